@@ -85,7 +85,9 @@ def test_a_blocked_run_holds_no_worker_is_cancelled_cleared_and_goes_on(world: W
     pool = client.get("/api/v2/pools/default_pool")
     assert (pool["running_slots"], pool["deferred_slots"]) == (0, 1)
     # Its deadline passes meanwhile, and the notifier hears of it; Airflow 3.3 cannot clear a run before (HTTP 500).
-    heard = world.until("the notifier hears of the deadline", lambda: [one for one in world.told() if _late(one, run)])
+    heard = world.until(
+        "the notifier hears of the deadline", lambda: [one for one in world.failures() if _late(one, run)]
+    )
     assert heard[0]["token"] == TOKEN
     client.mark("orders", run, "failed")
     assert world.until_ended("orders", run)["state"] == "failed"
@@ -100,9 +102,11 @@ def test_a_blocked_run_holds_no_worker_is_cancelled_cleared_and_goes_on(world: W
     states = {task["task_id"]: task["state"] for task in client.tasks("orders", run)}
     assert (ended["state"], states["land"], states["recover"]) == ("failed", "failed", "skipped")
     assert ended["note"].startswith("land failed: the Airflow connection is not defined")
-    assert world.written() == []
+    assert world.target_writes() == []
     turn_checkpoint(world.server, before)
-    heard = world.until("the notifier hears of the failure", lambda: [one for one in world.told() if _failed(one, run)])
+    heard = world.until(
+        "the notifier hears of the failure", lambda: [one for one in world.failures() if _failed(one, run)]
+    )
     assert heard[0]["binlake"]["text"].startswith(f"orders: run {run} failed")
 
 
@@ -126,7 +130,7 @@ def test_a_run_whose_source_is_gone_finishes_the_window_that_was_cut_short(world
     assert ended["note"].startswith("recover: recovered at 300 = ")
     assert rows(mariadb, "SELECT * FROM app.t ORDER BY id") == [(1, "a"), (2, "b")]
     assert checkpoint(mariadb).startswith('{"consistent":true,"commitTS":300,')
-    assert any("app.t" in text for text in world.written())
+    assert any("app.t" in text for text in world.target_writes())
     read, wrote = world.lineage("shop.recover")
     assert (read, set(wrote)) == ({str(world.folder)}, {"app.t"})
 
@@ -161,14 +165,14 @@ def test_a_backfill_of_dates_waits_for_the_lease_beside_the_schedule_and_repairs
 ) -> None:  # C-05 C-06 R-02 S3-10 S3-11 S3-12
     client = world.client
     execute(mariadb, "UPDATE shop.item SET name = 'spoilt' WHERE id IN (3, 7)")
-    told = len(world.told())
+    told = len(world.failures())
     run = client.trigger("demo.verify")
     assert world.until_ended("demo.verify", run)["state"] == "failed"
     assert client.xcom("demo.verify", run, "verify")["changes"][0]["detail"]["different"] == 2
     mirror, mutation = (f"{world.folder}/past/lake/demo/{name}" for name in ("mirror/shop/item", "mutation"))
     # It failed, and has read all the same.
     assert world.lineage("demo.verify.verify", "FAIL") == ({"shop.item", mirror, mutation}, {})
-    world.written()
+    world.target_writes()
     # Somebody elsewhere applies, and the schedule goes on.
     execute(mariadb, "REPLACE INTO tidb_binlog.binlake_lease VALUES ('demo', 1, 'elsewhere:1:1', '2100-01-01')")
     client.set_paused("demo", False)
@@ -182,7 +186,7 @@ def test_a_backfill_of_dates_waits_for_the_lease_beside_the_schedule_and_repairs
     assert client.xcom("demo", scheduled, "plan", "blocked_by") == "pd"
     assert client.xcom("demo", scheduled, "recover")["state"] == "nothing-to-do"
     # The backfill asked for the lease meanwhile.
-    assert [text for text in world.written() if "binlake_lease" not in text and "IF NOT EXISTS" not in text] == []
+    assert [text for text in world.target_writes() if "binlake_lease" not in text and "IF NOT EXISTS" not in text] == []
     execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET owner = ''")
     ranges = [_repaired(world, name) for name in (first, second)]
     _schedule_went_on(world, first)
@@ -190,7 +194,7 @@ def test_a_backfill_of_dates_waits_for_the_lease_beside_the_schedule_and_repairs
     # A day is [a, b): the ranges of commit_ts tile.
     assert ranges == [(days[0] - 1, days[1] - 1), (days[1] - 1, days[2] - 1)]
     assert rows(mariadb, "SELECT id, name FROM shop.item WHERE id IN (3, 7)") == [(3, "item 3"), (7, "item 7")]
-    assert len(world.told()) > told
+    assert len(world.failures()) > told
     read, wrote = world.lineage("demo.backfill.backfill")
     assert read == {mirror, mutation}
     assert [one["name"] for one in wrote["shop.item"]["schema"]["fields"]] == ["id", "name"]

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 from support.feeder_killer import STEPS
 from support.feeding import FedCluster, contents, mixed_transactions
-from support.feedload import TABLES, Load, fed_on, purge, run_windows
+from support.feedload import TABLES, Load, purge, run_windows, wait_for_transactions
 from support.killer import Killer
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
@@ -299,18 +299,18 @@ def test_placement_driver_pump_and_source_go_and_come_back(
     with FedCluster(tmp_path, server, [source]) as cluster:
         cluster.start_feeder()
         with Load(server):
-            fed_on(cluster)
+            wait_for_transactions(cluster)
             cluster.restart_driver()
-            fed_on(cluster)
+            wait_for_transactions(cluster)
             cluster.stop_pump("pump1")
-            fed_on(cluster)
+            wait_for_transactions(cluster)
             cluster.start_pump("pump1")
-            fed_on(cluster)
+            wait_for_transactions(cluster)
         server.kill9()
         cluster.until(lambda status: status["sources"][0]["trouble"])
         server.start()
         with Load(server, 1_000_000):
-            fed_on(cluster)
+            wait_for_transactions(cluster)
         cluster.follow(server)
         times = Counter(tail for _, tail, _ in cluster.published())
         assert {tail for tail, count in times.items() if count > 1} == set()

@@ -1,4 +1,4 @@
-"""Canal-JSON as TiCDC's page shows it; every row comes back through a decoder that follows that page."""
+"""Canal-JSON as TiCDC's page shows it; a decoder that follows that page reads every row back."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ PAGE: Json = {
         (DELETE, [AFTER], [], {"type": "DELETE", "data": [AFTER]}),
     ],
 )
-def test_the_pages_messages(op: str, old: list[Row], new: list[Row], shown: Json) -> None:
+def test_messages_equal_the_pages_examples(op: str, old: list[Row], new: list[Row], shown: Json) -> None:
     [(key, value)] = encoded(PLAIN, op, old, new, INTEGERS)
     assert key is None
     assert json.loads(value) == PAGE | shown
@@ -74,7 +74,7 @@ def test_the_pages_messages(op: str, old: list[Row], new: list[Row], shown: Json
     assert json.loads(value) == PAGE | shown | {"_tidb": {"commitTs": COMMIT_TS}}
 
 
-def test_the_pages_bytes_and_types() -> None:
+def test_byte_escapes_and_java_types_equal_the_pages() -> None:
     names = {"c_decimal": (t.NEWDECIMAL, {"flen": 10, "decimal": 4}), "c_char": (t.STRING, {"flen": 16}),
              "c_varchar": (t.VARCHAR, {"flen": 16}), "c_binary": (t.STRING, {"flen": 16, "charset": "binary"}),
              "c_varbinary": (t.VARCHAR, {"flen": 16, "charset": "binary"}), "c_enum": (t.ENUM, {"elems": ["a", "b"]}),
@@ -105,9 +105,7 @@ def test_the_pages_bytes_and_types() -> None:
         (t.LONGLONG, "9223372036854775807", "9223372036854775808", (-5, 3)),
     ],
 )
-def test_a_large_unsigned_number_has_a_larger_java_type(
-    tp: int, small: str, large: str, codes: tuple[int, int]
-) -> None:
+def test_large_unsigned_number_has_a_larger_java_type(tp: int, small: str, large: str, codes: tuple[int, int]) -> None:
     table = table_def(table_info(1, "t", [column(1, "c", tp, flag=UNSIGNED)]))
     messages = encoded(PLAIN, INSERT, [], [{"c": small}, {"c": large}, {"c": None}], table)
     assert [json.loads(value)["sqlType"]["c"] for _, value in messages] == [*codes, codes[0]]
@@ -115,7 +113,7 @@ def test_a_large_unsigned_number_has_a_larger_java_type(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(ROWS)
-def test_every_row_comes_back(rows: list[Row]) -> None:
+def test_every_row_is_decoded_unchanged(rows: list[Row]) -> None:
     for op, old, new in every_kind(rows):
         for number, (_, value) in enumerate(encoded(EXTENDED, op, old, new)):
             change = decode_canal(value, columns_of(EVERY))
@@ -124,7 +122,7 @@ def test_every_row_comes_back(rows: list[Row]) -> None:
             assert change.old == (old[number] if op == UPDATE else None)
 
 
-def test_the_time_zone_and_the_keys_of_a_deletion() -> None:
+def test_time_zone_and_delete_keys_only_are_applied() -> None:
     own = CanalJsonFormat(CanalJsonOptions(time_zone="Asia/Shanghai", delete_keys_only=True))
     table: TableDef = table_def(
         table_info(1, "t", [column(1, "id", t.LONG, flag=INT_PK), column(2, "at", t.TIMESTAMP)], pk_is_handle=True)
@@ -137,7 +135,7 @@ def test_the_time_zone_and_the_keys_of_a_deletion() -> None:
     assert json.loads(value)["mysqlType"] == {"id": "int"}
 
 
-def test_a_watermark_needs_the_extension() -> None:
+def test_watermark_needs_the_extension() -> None:
     assert PLAIN.watermark(COMMIT_TS) is None
     event = EXTENDED.watermark(429918007904436226)
     assert event is not None

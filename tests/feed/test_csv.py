@@ -1,4 +1,4 @@
-"""CSV as TiCDC's page shows it; every row comes back, NULL told from text, by a reader of the test's and by ours."""
+"""CSV as TiCDC's page shows it; the test's reader and Binlake's own read every row back, and NULL differs from text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lines(options: CsvOptions, op: str, old: list[Row], new: list[Row]) -> str:
     return str(value.decode())
 
 
-def test_the_lines_are_the_pages() -> None:
+def test_lines_equal_the_pages_examples() -> None:
     head = f'"employee","{DB}",{COMMIT_TS}'
     assert lines(WITH_TS, INSERT, [], [BOB]) == f'"I",{head},101,"Smith","2014-06-04","New York"'
     assert lines(WITH_TS, UPDATE, [BOB], [MOVED]) == f'"U",{head},101,"Smith","2015-10-08",\\N'
@@ -53,7 +53,7 @@ def test_the_lines_are_the_pages() -> None:
     assert lines(CsvOptions(), INSERT, [], [BOB]) == f'"I","employee","{DB}",101,"Smith","2014-06-04","New York"'
 
 
-def test_an_update_with_its_old_row_is_two_lines() -> None:
+def test_update_with_its_old_row_is_two_lines() -> None:
     options = CsvOptions(commit_ts=True, old_value=True)
     head = f'"employee","{DB}",{COMMIT_TS}'
     assert lines(options, UPDATE, [BOB], [MOVED]) == (
@@ -67,7 +67,7 @@ def test_an_update_with_its_old_row_is_two_lines() -> None:
 @pytest.mark.long
 @given(rows=ROWS)
 @settings(max_examples=examples(30))
-def test_every_row_comes_back_through_another_reader(rows: list[Row]) -> None:
+def test_another_reader_reads_every_row_unchanged(rows: list[Row]) -> None:
     columns = columns_of(EVERY)
     for op, old, new in every_kind(rows):
         for (_, value), row in zip(encoded(CsvFormat(CsvOptions()), op, old, new), new or old, strict=True):
@@ -89,7 +89,7 @@ FORMS = [
 @pytest.mark.parametrize("options", FORMS)
 @given(rows=ROWS)
 @settings(max_examples=examples(20))
-def test_our_reader_gives_back_every_form(options: CsvOptions, rows: list[Row]) -> None:
+def test_binlakes_reader_reads_every_form(options: CsvOptions, rows: list[Row]) -> None:
     columns = columns_of(EVERY)
     for op, old, new in every_kind(rows):
         content = b"".join(
@@ -107,7 +107,7 @@ def test_our_reader_gives_back_every_form(options: CsvOptions, rows: list[Row]) 
             ] == old
 
 
-def test_a_timestamp_is_shown_in_the_feeds_zone() -> None:
+def test_timestamp_is_shown_in_the_feeds_zone() -> None:
     table = table_def(table_info(1, "a", [column(1, "at", t.TIMESTAMP)]))
     own = CsvFormat(replace(CsvOptions(), time_zone="+08:00"))
     [(_, value)] = encoded(own, INSERT, [], [{"at": "2026-01-01 00:00:00"}], table)
@@ -124,7 +124,7 @@ def test_a_timestamp_is_shown_in_the_feeds_zone() -> None:
         (b'"I","t","d",1,2\r\n', "2 values, but the table has 1 columns"),
     ],
 )
-def test_what_is_not_a_line_is_refused(content: bytes, error: str) -> None:
+def test_invalid_line_is_refused(content: bytes, error: str) -> None:
     with pytest.raises(WireError, match=error):
         list(csv_events("a/b/1/CDC1.csv", content, ["id"], CsvOptions()))
 
@@ -134,6 +134,6 @@ def test_what_is_not_a_line_is_refused(content: bytes, error: str) -> None:
     [{"delimiter": ""}, {"delimiter": "four"}, {"delimiter": "\n"}, {"delimiter": '"'}, {"quote": "''"},
      {"quote": "\\"}, {"null": "a,b"}, {"binary-encoding-method": "octal"}, {"nul": ""}],
 )  # fmt: skip
-def test_a_form_that_could_not_be_read_again_is_refused(section: dict[str, str]) -> None:
+def test_form_that_could_not_be_read_again_is_refused(section: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         Csv.model_validate(section)

@@ -1,4 +1,4 @@
-"""Debezium's JSON as TiCDC's page shows it; every row comes back through a decoder that goes by the schema alone."""
+"""Debezium's JSON as TiCDC's page shows it; a decoder that uses the schema alone reads every row back."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ TINY: Json = {"type": "int16", "optional": False, "field": "tiny"}
         (DELETE, [{"tiny": "2"}], [], {"tiny": 2}, None),
     ],
 )
-def test_the_pages_messages(op: str, old: list[Row], new: list[Row], before: Json | None, after: Json | None) -> None:
+def test_messages_equal_the_pages_examples(
+    op: str, old: list[Row], new: list[Row], before: Json | None, after: Json | None
+) -> None:
     [(key, value)] = encoded(OWN, op, old, new, TABLE)
     assert json.loads(key) == {
         "payload": after or before,
@@ -64,7 +66,7 @@ def test_the_pages_messages(op: str, old: list[Row], new: list[Row], before: Jso
     assert [name for name in source if name != "sequence"] == list(PAYLOAD["source"])[:14]
 
 
-def test_schemas_old_values_and_tidbs_types_by_option() -> None:
+def test_options_control_schemas_old_values_and_tidb_types() -> None:
     row: Row = {"tiny": "1"}
     short = DebeziumFormat(DebeziumOptions(schemas=False, old_values=False))
     [(key, value)] = encoded(short, UPDATE, [row], [row], TABLE)
@@ -77,14 +79,14 @@ def test_schemas_old_values_and_tidbs_types_by_option() -> None:
     assert (before["fields"], after["fields"]) == ([TINY], [TINY | {"tidb_type": "INT"}])
 
 
-def test_a_table_without_a_key_has_empty_keys() -> None:
+def test_table_without_a_key_has_empty_keys() -> None:
     table = table_def(table_info(1, "t", [column(1, "c", t.LONG)]))
     [(key, _)] = encoded(OWN, INSERT, [], [{"c": "1"}], table)
     assert decode_debezium(key)[1] == {}
 
 
-def meant(column: ColumnInfo, text: str | None) -> Any:
-    """What Debezium's value of a canonical text means, said in another way than the encoder's."""
+def expected_value(column: ColumnInfo, text: str | None) -> Any:
+    """Debezium's value of a canonical text, computed in another way than by the encoder."""
     if text is None:
         return None
     match column.tp:
@@ -117,12 +119,14 @@ def _parsed(column: ColumnInfo, parse: Any, zero: Any) -> Any:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(ROWS)
-def test_every_row_comes_back(rows: list[Row]) -> None:
+def test_every_row_is_decoded_unchanged(rows: list[Row]) -> None:
     for op, old, new in every_kind(rows):
         for number, (key, value) in enumerate(encoded(OWN, op, old, new)):
             payload = decode_debezium(value)[1]
             for side, sides in (("before", old), ("after", new)):
-                wanted = {c.name: meant(c, sides[number][c.name]) for c in EVERY.row_columns} if sides else None
+                wanted = (
+                    {c.name: expected_value(c, sides[number][c.name]) for c in EVERY.row_columns} if sides else None
+                )
                 assert payload[side] == wanted
             assert decode_debezium(key)[1] == {"id": int((new or old)[number]["id"] or 0)}
 
@@ -137,7 +141,7 @@ def test_every_row_comes_back(rows: list[Row]) -> None:
         (column(1, "c", t.DATE), "2024-00-01", "Date", None),
     ],
 )
-def test_moments(kind: Json, text: str, name: str, number: int | None) -> None:
+def test_temporal_values_are_encoded_by_their_precision(kind: Json, text: str, name: str, number: int | None) -> None:
     [(_, value)] = encoded(OWN, INSERT, [], [{"c": text}], table_def(table_info(1, "t", [kind])))
     message = json.loads(value)
     assert message["payload"]["after"] == {"c": number}
@@ -145,7 +149,7 @@ def test_moments(kind: Json, text: str, name: str, number: int | None) -> None:
     assert field["name"] == f"io.debezium.time.{name}"
 
 
-def test_a_watermark_needs_the_extension() -> None:
+def test_watermark_needs_the_extension() -> None:
     assert OWN.watermark(COMMIT_TS) is None
     event = DebeziumFormat(DebeziumOptions(extension=True)).watermark(COMMIT_TS)
     assert event is not None

@@ -1,10 +1,10 @@
-"""The feed of every genuine capture, replayed by a consumer that is not ours to encode: the table itself.
+"""The feed of every genuine capture, replayed by an independent consumer, reproduces the tables.
 
-Avro is kept as log compaction keeps it and decoded with fastavro; the other protocols are replayed
-message by message.
+Avro messages are kept as log compaction keeps them and decoded with fastavro; the messages of the other protocols are
+replayed one by one.
 
-Compared are the tables whose rows no DDL changed since they were made: Avro has no DDL (S2-36). Left out is the capture
-`zones_rearranged`, of which no sink can be made: merge refuses it.
+Only tables whose rows no DDL has changed since their creation are compared, because Avro carries no DDL (S2-36). The
+capture `zones_rearranged` is left out: merge refuses it, so no sink can process it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Columns = dict[str, ColumnInfo]
 
 
 class Change(NamedTuple):
-    """A row of a table that is gone, and one that has come."""
+    """The row before a change, and the row after it."""
 
     name: Name
     gone: Row | None
@@ -73,27 +73,27 @@ class Change(NamedTuple):
 
 
 Decode = Callable[[dict[str, Any], dict[Name, Columns]], Iterator[Change]]
-"""The changes of a message; columns by table."""
+"""The changes of a message, with the columns by table."""
 
 
 class Consumer(Protocol):
-    """Who reads the messages of a feed. `rows_changed_by_ddl`: tables of which a feed does not tell everything."""
+    """A reader of a feed's messages. `rows_changed_by_ddl`: tables whose changes the feed does not fully describe."""
 
     messages: int
     rows_changed_by_ddl: set[Name]
 
     def learn(self, schema: str) -> None:
-        """Know a schema of the registry."""
+        """Learn a schema of the registry."""
 
     def read(self, messages: pa.Table, columns: dict[Name, Columns]) -> None:
-        """Follow the messages; `columns`: those that each table has or had."""
+        """Apply the messages; `columns`: those that each table has or had."""
 
     def rows(self, name: Name, table: TableDef) -> list[dict[str, Any]]:
-        """The table's rows, as `raw` takes their values."""
+        """The table's rows, with values in the form of `raw`."""
 
 
 class AvroConsumer:
-    """What a reader of the topics has: the last value of each key of a topic, decoded by the schema it came with."""
+    """The state of a reader of the topics: the last value of each key of a topic, decoded by its schema."""
 
     def __init__(self) -> None:
         self.schemas: dict[str, Any] = {}
@@ -131,7 +131,7 @@ class AvroConsumer:
 
 
 class ReplayConsumer:
-    """What a reader has that does what each message says, in order; it needs no key."""
+    """The state of a reader that applies each message in order; it needs no key."""
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
@@ -204,7 +204,7 @@ def changes_of_csv(message: dict[str, Any], columns: dict[Name, Columns]) -> Ite
     for op, table, db, commit_ts, is_update, *values in split_csv(message["value"].decode()):
         own = columns[db or "", table or ""]
         assert (db, table, int(commit_ts or 0)) == (message["db"], message["table"], message["commit_ts"])
-        # A line has no names; those of a table that a DDL changed are not known here, and it is not compared.
+        # A line has no column names; after a DDL they are unknown here, so such a table is not compared.
         if len(own) != len(values):
             return
         row = {name: canonical_text(column, text) for (name, column), text in zip(own.items(), values, strict=True)}
@@ -215,7 +215,7 @@ def changes_of_csv(message: dict[str, Any], columns: dict[Name, Columns]) -> Ite
 
 
 class Window(NamedTuple):
-    """What a capture logged up to a state that was recorded of it, decoded; every protocol reads the same."""
+    """What a capture logged up to one of its recorded states, decoded once for all protocols."""
 
     state: StateAt
     definitions: WindowDefinitions
@@ -226,7 +226,7 @@ class Window(NamedTuple):
 
 @cache
 def windows_of(name: str) -> list[Window]:
-    """The windows of a capture, one for each of its states."""
+    """The windows of a capture, one for each recorded state."""
     capture = Capture(CAPTURES / name)
     log, lo, schema, windows = read_log(capture), 0, SchemaState(), []
     for state in read_expected_states(capture):
@@ -274,7 +274,7 @@ class Feed:
         self.consumer.read(messages, self.columns)
 
     def _keyed(self, definitions: WindowDefinitions, segments: Segments, rows: pa.RecordBatch) -> list[bool]:
-        """Of each row, whether its table has a key where the row is."""
+        """For each row, whether the table has a key at the row's position."""
         places = rows.select(["db", "table", "commit_ts"]).to_pylist()
         bounds = [segments.bounds(segments.of(place["commit_ts"])) for place in places]
         tables = [definitions.within(p["db"], p["table"], *bound) for p, bound in zip(places, bounds, strict=True)]
@@ -282,7 +282,7 @@ class Feed:
 
 
 def raw(column: ColumnInfo, value: Any) -> str | bytes | None:
-    """The value as a client of the text protocol would get it."""
+    """The value as a client of the text protocol receives it."""
     if value is None or isinstance(value, str):
         return value
     if column.tp == t.BIT:
@@ -313,8 +313,8 @@ def shown(content: dict[str, Any], table: TableDef, rows: list[dict[str, Any]]) 
 COUNTS = {"anomaly": (36, 44), "bank": (87, 87), "ddl": (35, 37), "ddl_late": (35, 37), "keys": (105, 115),
           "keys_oldcoll": (105, 115), "partition_gen": (36, 48), "shard": (47, 47), "shard_mixed": (47, 47),
           "sysbench_like": (4, 4), "txn": (12, 22), "types_all": (7, 8), "zones_unique": (1, 1)}  # fmt: skip
-"""By capture: how many tables at how many moments are compared with Avro, which needs a key, and with Canal-JSON."""
-# Those with most rows are for `make soak`; most of the others come by one of the two protocols each.
+"""By capture: how many tables at how many times are compared with Avro, which needs a key, and with Canal-JSON."""
+# The captures with most rows are for `make soak`; most others run with only one of the two protocols.
 MOST_ROWS = ("bank", "sysbench_like", "txn")
 LONG = {
     "avro": (*MOST_ROWS, "ddl_late", "shard_mixed", "keys_oldcoll"),
@@ -323,19 +323,19 @@ LONG = {
 
 
 def names_for(protocol: str) -> list[Any]:
-    """All captures, the long ones of the protocol for `make soak`."""
+    """Names of all captures; long ones of this protocol are marked for `make soak`."""
     return [pytest.param(name, marks=pytest.mark.soak) if name in LONG[protocol] else name for name in COUNTS]
 
 
 # S2-02, S2-13, S2-36, S2-48, R-18, X-16
 @pytest.mark.parametrize("name", names_for("avro"))
-def test_the_compacted_topics_equal_the_tables(name: str) -> None:
+def test_compacted_topics_equal_the_tables(name: str) -> None:
     assert compare_with_capture(name, TEXTS, AvroConsumer()) >= COUNTS[name][0]
 
 
 # S2-02, R-18
 @pytest.mark.parametrize("name", names_for("canal"))
-def test_the_replayed_canal_messages_equal_the_tables(name: str) -> None:
+def test_replayed_canal_messages_equal_the_tables(name: str) -> None:
     replay = ReplayConsumer(changes_of_canal)
     assert compare_with_capture(name, CanalJsonOptions(extension=True), replay) >= COUNTS[name][1]
 
@@ -352,12 +352,12 @@ def test_the_replayed_canal_messages_equal_the_tables(name: str) -> None:
     ],
     ids=["open-protocol", "slave-binlog", "pb", "csv"],
 )
-def test_other_protocols_replayed_equal_the_tables(name: str, options: Options, decode: Decode) -> None:
+def test_replayed_messages_of_other_protocols_equal_the_tables(name: str, options: Options, decode: Decode) -> None:
     assert compare_with_capture(name, options, ReplayConsumer(decode)) >= COUNTS[name][1]
 
 
 def compare_with_capture(name: str, options: Options, consumer: Consumer) -> int:
-    """The number of tables that the consumer's rows were compared with, each at each moment of the capture."""
+    """The number of comparisons: tables times recorded states of the capture."""
     feed, compared = Feed(options, consumer), 0
     for window in windows_of(name):
         feed.advance(window)

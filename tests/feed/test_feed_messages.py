@@ -1,4 +1,4 @@
-"""What all protocols have in common: order, the split of a moved key, and the partition of a row's changes (S2-45)."""
+"""What all protocols share: order, the split of a moved key, and the partition of a row's changes (S2-45)."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Change = tuple[int, TableDef, Row | None, Row | None]
 
 
 class Tables:
-    """A base that has the two tables."""
+    """A base with the two tables."""
 
     def find(self, db: str, table: str) -> TableDef | None:
         return {("test", "keyed"): KEYED, ("test", "keyless"): KEYLESS}.get((db, table))
 
 
 def rows(*changes: Change) -> pa.RecordBatch:
-    """Rows of `mutation`: commit_ts, table, row before, row after; a transaction each."""
+    """Rows of `mutation`: commit_ts, table, row before, row after; one transaction each."""
     images = pa.map_(pa.string(), pa.string())
     columns: dict[str, list[Any]] = {}
     for commit_ts, table, before, after in changes:
@@ -85,7 +85,7 @@ def history() -> list[Change]:
 
 # S2-45, S2-48, U-27
 @pytest.mark.parametrize("options", SPLITTING, ids=lambda options: type(options).__name__)
-def test_a_rows_changes_have_one_number_whatever_happens_to_it(options: Options) -> None:
+def test_all_changes_of_a_row_have_one_partition_number(options: Options) -> None:
     found = messages(options, *history())
     assert [(one["commit_ts"], one["part"], one["op"]) for one in found] == [
         (10, 1, "c"), (20, 1, "u"), (30, 1, "c"), (40, 0, "d"), (40, 1, "c"), (50, 0, "d"),
@@ -102,14 +102,14 @@ def test_a_rows_changes_have_one_number_whatever_happens_to_it(options: Options)
     [CanalJsonOptions(raw_updates=True), OpenProtocolOptions(raw_updates=True), DebeziumOptions(raw_updates=True)],
     ids=lambda options: type(options).__name__,
 )
-def test_a_raw_update_goes_where_the_new_key_does(options: Options) -> None:
+def test_raw_update_goes_to_the_new_keys_partition(options: Options) -> None:
     found = messages(options, *history())
     assert [one["op"] for one in found] == ["c", "u", "c", "u", "d"]
     assert found[3]["hash"] == found[4]["hash"] != found[0]["hash"]
 
 
 # S2-45
-def test_other_rules_and_tables_without_a_key() -> None:
+def test_other_partition_rules_and_keyless_tables() -> None:
     a: Row = {"id": "1", "v": "a"}
     keyless: list[Change] = [(10, KEYLESS, None, a), (20, KEYLESS, a, {"id": "1", "v": "b"}), (30, KEYED, None, a)]
     found = messages(CanalJsonOptions(), *keyless)
@@ -123,7 +123,7 @@ def test_other_rules_and_tables_without_a_key() -> None:
     assert {one["hash"] for one in messages(SlaveBinlogOptions(), *history())} == {0}
 
 
-def test_a_watermark_is_behind_every_change_of_its_window_in_each_topic() -> None:
+def test_watermark_follows_every_change_of_its_window_in_each_topic() -> None:
     own = format_of(OpenProtocolOptions())
     found = encode_watermarks(own, ["b", "a", "b"], 50).to_pylist()
     assert [(one["topic"], one["hash"], one["op"]) for one in found] == [
@@ -136,7 +136,7 @@ def test_a_watermark_is_behind_every_change_of_its_window_in_each_topic() -> Non
     assert encode_watermarks(format_of(AvroOptions()), ["a"], 50).num_rows == 0
 
 
-def test_rows_whose_messages_would_not_fit_into_a_column_are_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_too_large_for_one_column_are_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     own = CanalJsonOptions()
     changes: list[Change] = [(10 + n, KEYED, None, {"id": str(n), "v": '"' * 40}) for n in range(5)]
     whole = messages(own, *changes)
@@ -147,7 +147,7 @@ def test_rows_whose_messages_would_not_fit_into_a_column_are_encoded_in_parts(mo
         messages(own, *changes)
 
 
-def test_a_ddl_comes_before_rows_that_ran_ahead_of_it() -> None:
+def test_ddl_precedes_rows_that_ran_ahead_of_it() -> None:
     sides = Definitions((), (KEYED, KEYLESS)), Definitions((), (KEYED, KEYLESS))
     ddl = LandedDdl(20, 15, 12, 1, 7, 5, "test", "keyed", "q", "ALTER", "apply", "", *sides)
     skipped = replace(ddl, decision="skip")

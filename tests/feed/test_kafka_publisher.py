@@ -1,4 +1,4 @@
-"""Messages reach a real Kafka once, whether a publisher is killed, fenced or refused (hazards R-31, S2-45)."""
+"""Messages reach a real Kafka once, even if a publisher is killed, fenced or refused (hazards R-31, S2-45)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def message(topic: str, commit_ts: int, number: int, key: bytes, value: bytes | 
 
 
 def changes(topic: str, first: int, last: int) -> pa.Table:
-    """One message a change: change n writes key n % 10."""
+    """One message per change: change n writes key n % 10."""
     return pa.concat_tables(
         [MESSAGE_SCHEMA.empty_table()]
         + [message(topic, n, n % 10, b"%d" % (n % 10), b"value %d" % n) for n in range(first, last)]
@@ -56,7 +56,7 @@ def at(commit_ts: int) -> Position:
 
 
 def numbers(kafka: Kafka, topic: str) -> list[int]:
-    """The changes that are there, in the order of their numbers; asserts that each partition has them in order."""
+    """The stored changes by number; asserts that each partition has them in order."""
     found = [(read.partition, int((read.value or b"").split()[1])) for read in read_topic(kafka.address, topic)]
     assert found == sorted(found)
     return sorted(number for _, number in found)
@@ -73,7 +73,7 @@ def test_messages_of_a_key_stay_in_one_partition_and_in_order(kafka: Kafka, brok
     assert len(places) == len({key for key, _ in places}) == 10
 
 
-def test_the_next_publisher_goes_on_behind_the_position(brokers: Brokers, topic: str) -> None:
+def test_next_publisher_continues_after_the_position(brokers: Brokers, topic: str) -> None:
     with Publisher(brokers, topic) as publisher:
         publisher.publish(changes(topic, 0, 3), Position(447, 440, 2))
     with Publisher(brokers, f"{topic}-other") as other:
@@ -84,7 +84,7 @@ def test_the_next_publisher_goes_on_behind_the_position(brokers: Brokers, topic:
 
 
 # S2-48, X-16
-def test_a_deletion_is_a_tombstone_that_says_when_in_a_header(kafka: Kafka, brokers: Brokers, topic: str) -> None:
+def test_deletion_is_a_tombstone_with_its_commit_ts_in_a_header(kafka: Kafka, brokers: Brokers, topic: str) -> None:
     with Publisher(brokers, topic) as publisher:
         publisher.publish(message(topic, 417318403368288260, 0, b"k", None), at(1))
     (read,) = read_topic(kafka.address, topic)
@@ -127,9 +127,9 @@ with Publisher(Kafka((address,), partitions=3), topic) as publisher:
 """
 
 
-# R-31: killed before, between and behind the steps of a transaction
+# R-31: killed before, between and after the steps of a transaction
 @pytest.mark.parametrize("step", ["begin_transaction", "poll", "commit_transaction"])
-def test_a_killed_publisher_leaves_each_message_once(kafka: Kafka, brokers: Brokers, topic: str, step: str) -> None:
+def test_killed_publisher_leaves_each_message_once(kafka: Kafka, brokers: Brokers, topic: str, step: str) -> None:
     with Publisher(brokers, topic) as publisher:
         publisher.publish(changes(topic, 0, 100), at(99))
     done = subprocess.run(
@@ -143,7 +143,7 @@ def test_a_killed_publisher_leaves_each_message_once(kafka: Kafka, brokers: Brok
     assert numbers(kafka, topic) == list(range(300))
 
 
-def test_a_second_publisher_fences_the_first(kafka: Kafka, brokers: Brokers, topic: str) -> None:
+def test_second_publisher_fences_the_first(kafka: Kafka, brokers: Brokers, topic: str) -> None:
     with Publisher(brokers, topic) as first:
         first.publish(changes(topic, 0, 10), at(9))
         with Publisher(brokers, topic) as second:
@@ -156,7 +156,7 @@ def test_a_second_publisher_fences_the_first(kafka: Kafka, brokers: Brokers, top
     assert numbers(kafka, topic) == list(range(30))
 
 
-def test_a_message_that_is_too_large_is_named_and_nothing_is_sent(kafka: Kafka, brokers: Brokers, topic: str) -> None:
+def test_too_large_message_is_named_and_nothing_is_sent(kafka: Kafka, brokers: Brokers, topic: str) -> None:
     with Publisher(replace(brokers, max_message_bytes=2000), topic) as publisher:
         large = message(topic, 11, 0, b"0", b"x" * 5000)
         named = rf"table=d\.t topic={topic} key=0 bytes=5001 max-message-bytes=2000"
@@ -168,7 +168,7 @@ def test_a_message_that_is_too_large_is_named_and_nothing_is_sent(kafka: Kafka, 
     assert numbers(kafka, topic) == list(range(10))
 
 
-def test_a_broker_that_refuses_a_large_message_fails_the_whole_call(kafka: Kafka, brokers: Brokers, topic: str) -> None:
+def test_large_message_refused_by_the_broker_fails_the_whole_call(kafka: Kafka, brokers: Brokers, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.address})
     admin.create_topics([NewTopic(topic, 1, config={"max.message.bytes": "2000"})])[topic].result()
     with Publisher(brokers, topic) as publisher:
@@ -181,7 +181,7 @@ def test_a_broker_that_refuses_a_large_message_fails_the_whole_call(kafka: Kafka
     assert numbers(kafka, topic) == list(range(10))
 
 
-def test_topics_that_must_not_be_created_are_named(brokers: Brokers, topic: str) -> None:
+def test_missing_topics_that_may_not_be_created_are_named(brokers: Brokers, topic: str) -> None:
     with (
         Publisher(replace(brokers, auto_create_topic=False), topic) as publisher,
         pytest.raises(Permanent, match="auto-create-topic"),
@@ -189,9 +189,7 @@ def test_topics_that_must_not_be_created_are_named(brokers: Brokers, topic: str)
         publisher.publish(changes(topic, 0, 1), at(0))
 
 
-def test_a_message_without_a_hash_goes_to_every_partition_in_its_place(
-    kafka: Kafka, brokers: Brokers, topic: str
-) -> None:
+def test_message_without_a_hash_goes_to_every_partition_in_order(kafka: Kafka, brokers: Brokers, topic: str) -> None:
     mark = pa.Table.from_pylist([{"topic": topic, "commit_ts": 5, "key": b"m", "value": b"mark 5"}], MESSAGE_SCHEMA)
     with Publisher(brokers, topic) as publisher:
         publisher.publish(pa.concat_tables([changes(topic, 0, 5), mark, changes(topic, 6, 9)]), at(8))
@@ -209,12 +207,12 @@ def test_without_transactions_the_position_follows_the_messages(kafka: Kafka, br
     assert numbers(kafka, topic) == list(range(200))
 
 
-def test_a_broker_that_is_started_again_keeps_what_was_committed(kafka: Kafka, brokers: Brokers, topic: str) -> None:
+def test_restarted_broker_keeps_committed_messages(kafka: Kafka, brokers: Brokers, topic: str) -> None:
     with Publisher(brokers, topic) as publisher:
         publisher.publish(changes(topic, 0, 100), at(99))
         kafka.stop()
         kafka.start()
-        # The session with the former broker may have ended; the next publisher knows what is there.
+        # The session with the former broker may be lost; the next publisher reads what is stored.
         with contextlib.suppress(Transient):
             publisher.publish(changes(topic, 100, 200), at(199))
     with Publisher(brokers, topic) as publisher:
@@ -224,13 +222,13 @@ def test_a_broker_that_is_started_again_keeps_what_was_committed(kafka: Kafka, b
     assert numbers(kafka, topic) == list(range(200))
 
 
-def test_brokers_that_do_not_answer_are_transient(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_brokers_are_a_transient_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("binlake.feed.kafka.TIMEOUT_S", 1.0)
     with pytest.raises(Transient, match="feed=f"):
         Publisher(Brokers(("127.0.0.1:9",)), "f").__enter__()
 
 
-def test_the_topic_of_positions_is_compacted(kafka: Kafka, brokers: Brokers) -> None:
+def test_topic_of_positions_is_compacted(kafka: Kafka, brokers: Brokers) -> None:
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     with Publisher(brokers, "compacted"):

@@ -1,4 +1,4 @@
-"""Kafka and registry behind TLS and passwords: the sink URI's parameters reach a real broker, wrong ones are named."""
+"""Kafka and registry with TLS and passwords: the sink URI's parameters reach a real broker, wrong ones are named."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 class Secured(Kafka):
-    """A broker with one more port for TLS with a certificate of the client, one for TLS with a password."""
+    """A broker with two more ports: TLS with a client certificate, and TLS with a password."""
 
     def __init__(self, authority: Authority) -> None:
         self.tls_port, self.sasl_port = free_ports(2)
@@ -88,7 +88,7 @@ def brokers(text: str) -> Brokers:
 
 # S2-05, S2-06
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_password_is_sent_over_tls(secured: Secured, authority: Authority, mechanism: str) -> None:
+def test_password_is_sent_over_tls(secured: Secured, authority: Authority, mechanism: str) -> None:
     uri = (
         f"kafka+ssl://localhost:{secured.sasl_port}/t?protocol=avro&ca={authority.path}"
         f"&sasl-mechanism={mechanism.lower()}&sasl-user=ann&sasl-password=p%20w%3A%40%25"
@@ -102,7 +102,7 @@ def test_a_password_is_sent_over_tls(secured: Secured, authority: Authority, mec
     assert "other" not in str(raised.value)
 
 
-def test_a_client_shows_its_certificate(secured: Secured, authority: Authority) -> None:
+def test_client_presents_its_certificate(secured: Secured, authority: Authority) -> None:
     tls = authority.tls("client")
     uri = f"kafka://localhost:{secured.tls_port}/t?protocol=avro&enable-tls=true&ca={authority.path}"
     publish(brokers(f"{uri}&cert={tls.cert}&key={tls.key}"), "by-certificate")
@@ -142,7 +142,7 @@ def https(authority: Authority) -> Iterator[int]:
 
 
 # S2-06, S2-44
-def test_a_registry_over_https_takes_an_encoded_password(
+def test_https_registry_accepts_an_encoded_password(
     https: int, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_module, "_TRIES", 1)
@@ -154,7 +154,7 @@ def test_a_registry_over_https_takes_an_encoded_password(
         registry.id_of("t-value", '"int"')
 
 
-def test_files_of_a_registrys_url_are_checked(authority: Authority) -> None:
+def test_certificate_files_of_a_registry_url_are_checked(authority: Authority) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         Registry("https://h?ca=/nowhere/ca.pem")
     with pytest.raises(ConfigError, match="caa"):

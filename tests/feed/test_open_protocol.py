@@ -1,4 +1,4 @@
-"""The Open Protocol as TiCDC's page shows it; every row comes back through a decoder that follows that page."""
+"""The Open Protocol as TiCDC's page shows it; a decoder that follows that page reads every row back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def member(number: int, text: str | None) -> Json:
         (DELETE, [{"id": "1", "val": "aa"}], [], {"d": member(1, "aa")}),
     ],
 )
-def test_the_pages_events(op: str, old: list[Row], new: list[Row], shown: Json) -> None:
+def test_events_equal_the_pages_examples(op: str, old: list[Row], new: list[Row], shown: Json) -> None:
     [(key, value)] = encoded(OWN, op, old, new, T1)
     text = json.dumps(KEY, separators=(",", ":")).encode()
     assert key == (1).to_bytes(8, "big") + len(text).to_bytes(8, "big") + text
@@ -43,7 +43,7 @@ def test_the_pages_events(op: str, old: list[Row], new: list[Row], shown: Json) 
     assert value == len(text).to_bytes(8, "big") + text
 
 
-def test_old_values_and_the_columns_of_a_deletion_by_option() -> None:
+def test_options_control_old_values_and_columns_of_deletions() -> None:
     own = OpenProtocolFormat(OpenProtocolOptions(old_values=False, delete_keys_only=True))
     row: Row = {"id": "1", "val": "a"}
     [(key, value)] = encoded(own, UPDATE, [row], [row], T1)
@@ -52,7 +52,7 @@ def test_old_values_and_the_columns_of_a_deletion_by_option() -> None:
     assert decode_open(key, value) == [(KEY, {"d": {"id": member(1, None)["id"]}})]
 
 
-def test_the_pages_bytes_of_a_binary_column() -> None:
+def test_bytes_of_a_binary_column_equal_the_pages_example() -> None:
     table = table_def(table_info(1, "t", [column(1, "b", t.VARCHAR, flen=16, charset="binary")]))
     [(_, value)] = encoded(OWN, INSERT, [], [{"b": b"\x89PNG\r\n\x1a\n".hex().upper()}], table)
     assert rb'"v":"\\x89PNG\\r\\n\\x1a\\n"' in value
@@ -67,7 +67,7 @@ def test_the_pages_bytes_of_a_binary_column() -> None:
         (t.FLAG_UNSIGNED, {}, 0b1100_0001),
     ],
 )  # fmt: skip
-def test_the_pages_flags(flag: int, more: Json, wanted: int) -> None:
+def test_column_flags_equal_the_pages(flag: int, more: Json, wanted: int) -> None:
     table = table_def(table_info(1, "t", [column(1, "c", t.LONG, flag=flag, **more)], pk_is_handle=True))
     [own] = table.row_columns
     assert column_flag(table, own, handle=bool(wanted & 2)) == wanted
@@ -75,7 +75,7 @@ def test_the_pages_flags(flag: int, more: Json, wanted: int) -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(ROWS)
-def test_every_row_comes_back(rows: list[Row]) -> None:
+def test_every_row_is_decoded_unchanged(rows: list[Row]) -> None:
     columns = columns_of(EVERY)
     for op, old, new in every_kind(rows):
         for number, message in enumerate(encoded(OWN, op, old, new)):
@@ -87,7 +87,7 @@ def test_every_row_comes_back(rows: list[Row]) -> None:
             assert shown == {side: found[number] for side, found in sides.items()}
 
 
-def test_a_resolved_event() -> None:
+def test_resolved_event_has_its_ts_and_no_value() -> None:
     event = OWN.watermark(COMMIT_TS)
     assert event is not None
     assert event.everywhere

@@ -1,4 +1,4 @@
-"""The drainer's binlog files, read with protobuf's own classes: a record a transaction or DDL."""
+"""The drainer's binlog files, read with protobuf's own classes: one record per transaction or DDL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL: TableDef = table_def(
 
 
 def sent(*changes: tuple[tuple[int, int], TableDef, str, list[Row], list[Row]]) -> list[dict[str, Any]]:
-    """The messages of changes in their order: place, table, kind, row before, row after."""
+    """The messages of changes in order: commit_ts, table, kind, row before, row after."""
     rows = []
     for (commit_ts, seq), table, op, old, new in changes:
         [(key, value)] = encoded(OWN, op, old, new, table)
@@ -40,7 +40,7 @@ def sent(*changes: tuple[tuple[int, int], TableDef, str, list[Row], list[Row]]) 
     return OWN.assemble(pa.Table.from_pylist(rows, MESSAGE_SCHEMA)).to_pylist()
 
 
-def test_a_message_is_a_transaction() -> None:
+def test_message_is_a_transaction() -> None:
     row: Row = {"id": "1", "v": None}
     messages = sent(
         ((10, 0), SMALL, INSERT, [], [row]),
@@ -60,8 +60,8 @@ def test_a_message_is_a_transaction() -> None:
     assert not first.HasField("ddl_query")
 
 
-def test_the_bytes_are_those_of_the_reference() -> None:
-    """Written by hand after the published proto: what protobuf writes for them, and the datums of tidb-binlog 1.12."""
+def test_bytes_equal_the_reference() -> None:
+    """Written by hand from the published proto: protobuf's bytes for them, and the datums of tidb-binlog 1.12."""
     [message] = sent(((10, 0), SMALL, UPDATE, [{"id": "1", "v": "a"}], [{"id": "-2", "v": None}]))
     ids = bytes.fromhex("0a026964 120103 1a03696e74 22020802 2a020803")
     texts = bytes.fromhex("0a0176 12010f 1a0776617263686172 2203020261 2a0100")
@@ -74,7 +74,7 @@ def test_the_bytes_are_those_of_the_reference() -> None:
 
 @settings(max_examples=examples(15), deadline=None)
 @given(ROWS)
-def test_every_row_comes_back(rows: list[Row]) -> None:
+def test_every_row_is_decoded_unchanged(rows: list[Row]) -> None:
     columns = columns_of(EVERY)
     for op, old, new in every_kind(rows):
         values = OWN.encode(changes_of(EVERY, op, old, new)).values.to_pylist()
@@ -87,8 +87,8 @@ def test_every_row_comes_back(rows: list[Row]) -> None:
             assert came == (new[number] if new else None)
 
 
-def test_rows_of_a_table_that_shows_no_column_are_events_of_it() -> None:
-    """Its columns are virtual ones, which no image holds."""
+def test_rows_of_a_table_without_visible_columns_are_events() -> None:
+    """All its columns are virtual, and row images do not contain them."""
     virtual = column(1, "v", t.LONG, generated_expr_string="1")
     table = table_def(table_info(1, "t", [virtual]))
     values = [value for _, value in encoded(OWN, INSERT, [], [{}, {}], table)]
@@ -96,7 +96,7 @@ def test_rows_of_a_table_that_shows_no_column_are_events_of_it() -> None:
     assert values == [pb.DMLData(events=[event]).SerializeToString()] * 2
 
 
-def test_moments_are_shown_in_the_feeds_zone() -> None:
+def test_timestamps_are_shown_in_the_feeds_zone() -> None:
     table = table_def(table_info(1, "t", [column(1, "at", t.TIMESTAMP)]))
     [(_, value)] = encoded(PbBinlogFormat(PbOptions("+02:00")), INSERT, [], [{"at": "2026-01-01 23:00:00"}], table)
     assert b"2026-01-02 01:00:00" in value
@@ -111,7 +111,7 @@ def test_moments_are_shown_in_the_feeds_zone() -> None:
         (Action.ADD_COLUMN, "ALTER TABLE `t` ADD COLUMN `c` INT ; ", "use `a``b`; ALTER TABLE `t` ADD COLUMN `c` INT;"),
     ],
 )
-def test_a_ddl_is_where_its_rows_begin(action: Action, sql: str, text: str) -> None:
+def test_ddl_is_placed_before_its_first_rows(action: Action, sql: str, text: str) -> None:
     event = OWN.ddl_event(
         cast(Any, SimpleNamespace(db="a`b", sql=sql, query="", action=action, commit_ts=12, since=10))
     )

@@ -1,4 +1,4 @@
-"""The examples of docs/reference/feed-protocols.md are what the formats make."""
+"""The examples of docs/reference/feed-protocols.md equal the output of the formats."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ TABLE = table_def(table_info(1, "t1", COLUMNS, pk_is_handle=True))
     ],
     ids=["canal-json", "open-protocol", "debezium"],
 )
-def test_the_pages_json_is_what_is_sent(options: Options, before_key: int, before_value: int) -> None:
+def test_json_on_the_page_equals_the_message(options: Options, before_key: int, before_value: int) -> None:
     [(key, value)] = encoded(format_of(options), UPDATE, [{"id": "2", "val": "aa"}], [{"id": "2", "val": "bb"}], TABLE)
     lines = [] if key is None else [key[before_key:].decode()]
     assert "\n".join(["```json", *lines, value[before_value:].decode(), "```"]) in PAGE
 
 
-def test_the_pages_binlog_is_what_is_sent() -> None:
+def test_binlog_on_the_page_equals_the_message() -> None:
     own = format_of(SlaveBinlogOptions())
     [(key, value)] = encoded(own, UPDATE, [{"id": "2", "val": "aa"}], [{"id": "2", "val": "bb"}], TABLE)
     row = {"commit_ts": COMMIT_TS, "start_ts": 1, "seq": 0, "part": 1, "key": key, "value": value}

@@ -16,7 +16,7 @@ from binlake.feed.registry import MEDIA_TYPE, Registry, SchemaRefused, header
 
 
 class Recorded(ThreadingHTTPServer):
-    """Answers in turn what a test puts into `answers` (status, JSON); then ids 1, 2, ... for each schema."""
+    """Answers from the list `answers` (status, JSON), then with ids 1, 2, ... for each schema."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -72,7 +72,7 @@ def server() -> Iterator[Recorded]:
 
 
 # S2-44
-def test_the_requests_are_those_of_the_protocol(server: Recorded) -> None:
+def test_requests_follow_the_protocol(server: Recorded) -> None:
     with Registry(f"http://{server.host}") as registry:
         registry.require_answer()
         assert registry.id_of("a_b-value", '"string"') == 1
@@ -88,7 +88,7 @@ def test_the_requests_are_those_of_the_protocol(server: Recorded) -> None:
     assert (headers["Content-Type"], headers["Accept"]) == (MEDIA_TYPE, MEDIA_TYPE)
 
 
-def test_a_schema_is_read_by_its_id(server: Recorded) -> None:
+def test_schema_is_read_by_its_id(server: Recorded) -> None:
     server.answers = [(200, {"schema": '"long"'})]
     with Registry(f"http://{server.host}") as registry:
         assert registry.schema_of(7) == '"long"'
@@ -96,13 +96,13 @@ def test_a_schema_is_read_by_its_id(server: Recorded) -> None:
 
 
 # S2-13, reference/data-migration-and-ticdc.md 6.12
-def test_the_header_is_a_zero_and_four_bytes() -> None:
+def test_header_is_a_zero_and_four_bytes() -> None:
     assert header(1) == bytes.fromhex("0000000001")
     assert header(0x01020304) == bytes.fromhex("0001020304")
 
 
 # S2-38
-def test_an_incompatible_schema_is_refused_with_the_registrys_words(server: Recorded) -> None:
+def test_incompatible_schema_is_refused_with_the_registrys_message(server: Recorded) -> None:
     server.answers = [(409, {"error_code": 409, "message": "Schema being registered is incompatible"})]
     with (
         Registry(f"http://{server.host}") as registry,
@@ -112,13 +112,13 @@ def test_an_incompatible_schema_is_refused_with_the_registrys_words(server: Reco
     assert len(server.requests) == 1
 
 
-def test_a_busy_registry_is_asked_again(server: Recorded) -> None:
+def test_busy_registry_is_asked_again(server: Recorded) -> None:
     server.answers = [(503, {"message": "leader unknown"}), (429, {}), (200, {"id": 5})]
     with Registry(f"http://{server.host}") as registry:
         assert registry.id_of("t-value", '"int"') == 5
 
 
-def test_a_registry_that_stays_away_is_transient(server: Recorded) -> None:
+def test_unreachable_registry_is_a_transient_error(server: Recorded) -> None:
     server.answers = [(500, {"message": "store failed"})] * 9
     with Registry(f"http://{server.host}") as registry, pytest.raises(Transient, match="store failed"):
         registry.id_of("t-value", '"int"')
@@ -126,7 +126,7 @@ def test_a_registry_that_stays_away_is_transient(server: Recorded) -> None:
         registry.require_answer()
 
 
-def test_an_answer_without_an_id_is_an_error(server: Recorded) -> None:
+def test_answer_without_an_id_is_an_error(server: Recorded) -> None:
     server.answers = [(200, {"id": 0})]
     with Registry(f"http://{server.host}") as registry, pytest.raises(Permanent, match="no id"):
         registry.id_of("t-value", '"int"')
@@ -147,6 +147,6 @@ def test_credentials_are_decoded_and_never_shown(server: Recorded) -> None:
 
 # S2-06
 @pytest.mark.parametrize("url", ["https://user:p@ss@host", "https://user:a:b@host", "ftp://host", "host:8081"])
-def test_a_url_that_cannot_be_meant_is_refused(url: str) -> None:
+def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError):
         Registry(url)

@@ -1,4 +1,4 @@
-"""Headers of messages: the registry is asked for what they need, in their order, and not at all for the others."""
+"""Message headers: the registry is asked for each needed schema once, in message order, and not for other messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def feed(registry: str = "http://127.0.0.1:9") -> Feed:
 
 
 def messages(*rows: tuple[str, str | None, str | None, bytes | None]) -> pa.Table:
-    """Of (topic, schema of the key, schema of the value, value)."""
+    """Messages of (topic, schema of the key, schema of the value, value)."""
     names = ("topic", "key_schema", "value_schema", "value")
     return pa.Table.from_pylist(
         [dict(zip(names, row, strict=True)) | {"key": b"k%d" % n} for n, row in enumerate(rows)], MESSAGE_SCHEMA
@@ -28,7 +28,7 @@ def messages(*rows: tuple[str, str | None, str | None, bytes | None]) -> pa.Tabl
 
 
 class Asked:
-    """A registry that numbers what it is asked for, from 1, and refuses one schema."""
+    """A registry that numbers the requested schemas from 1, and refuses one schema."""
 
     def __init__(self, refused: str = "") -> None:
         self.refused, self.asked = refused, list[tuple[str, str]]()
@@ -53,7 +53,7 @@ def bodies(table: pa.Table) -> list[tuple[bytes, bytes | None]]:
 
 
 # S2-13, S2-37, S2-44
-def test_each_schema_is_asked_for_once_in_the_order_of_the_messages(asked: Asked) -> None:
+def test_each_schema_is_requested_once_in_message_order(asked: Asked) -> None:
     rows = messages(("x", "ka", "va", b"1"), ("y", "ka", "vb", None), ("x", "ka", "va", b"3"), ("x", "ka", "vb", b"4"))
     with SchemaIds(feed()) as ids:
         ready = ids.add_headers(rows, SCHEMAS)

@@ -1,4 +1,4 @@
-"""The messages of a window come back in their order and in bounded parts, once their digest is proven."""
+"""The messages of a window are read in order and in bounded parts, after their digest is verified."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def message(commit_ts: int, seq: int, part: int, value: bytes) -> dict[str, obje
 
 
 def draw_messages(seed: int) -> list[dict[str, object]]:
-    """Transactions of 1 to 60 changes, some of two messages."""
+    """Transactions of 1 to 60 changes, some of which have two messages."""
     draw = random.Random(seed)
     found = []
     for commit_ts in range(10, 300, 10):
@@ -44,7 +44,7 @@ def draw_messages(seed: int) -> list[dict[str, object]]:
 
 
 def store(folder: Path, rows: list[dict[str, object]], files: int) -> tuple[LakePaths, EncodeManifest]:
-    """`rows` in that many files of the feed's table, and what encode seals of them."""
+    """Write `rows` to that many files of the feed's table; return what encode seals of them."""
     paths = LakePaths(str(folder))
     table = pa.Table.from_pylist(rows, MESSAGE.arrow_schema())
     for number in range(files):
@@ -66,7 +66,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # S2-02, R-31
 @pytest.mark.parametrize("seed", seeds(4))
-def test_every_message_comes_once_in_order_wherever_it_lies(tmp_path: Path, seed: int) -> None:
+def test_each_message_is_read_once_in_order_from_any_file(tmp_path: Path, seed: int) -> None:
     rows = draw_messages(seed)
     wanted = sorted(rows, key=place)
     random.Random(seed).shuffle(rows)
@@ -74,7 +74,7 @@ def test_every_message_comes_once_in_order_wherever_it_lies(tmp_path: Path, seed
     parts = list(read_sealed(paths, manifest, None))
     assert [row for part in parts for row in part.to_pylist()] == wanted
     assert len(parts) > 3
-    # A part may be longer by one change, and by what the samples do not see.
+    # A part may exceed its size by one change, and by what the samples miss.
     assert max(part.nbytes for part in parts) < 3 * PART
     for part in (wanted[7], wanted[len(wanted) // 2], wanted[-1]):
         after = Position(*place(part)[:3])  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def test_every_message_comes_once_in_order_wherever_it_lies(tmp_path: Path, seed
         assert found == [row for row in wanted if place(row)[:3] > after]
 
 
-def test_a_window_of_one_part_is_read_once(tmp_path: Path) -> None:
+def test_window_of_one_part_is_read_once(tmp_path: Path) -> None:
     rows = [message(10, seq, 1, b"v") for seq in range(20)]
     paths, manifest = store(tmp_path, rows[::-1], files=2)
     (part,) = read_sealed(paths, manifest, None)
@@ -93,7 +93,7 @@ def test_a_window_of_one_part_is_read_once(tmp_path: Path) -> None:
     assert list(read_sealed(paths, manifest, Position(10, 9, 19))) == []
 
 
-def test_no_message_of_a_changed_window_leaves(tmp_path: Path) -> None:
+def test_altered_window_yields_no_message(tmp_path: Path) -> None:
     rows = draw_messages(5)
     paths, manifest = store(tmp_path, rows, files=2)
     store(tmp_path, rows[:1], files=1)
@@ -101,7 +101,7 @@ def test_no_message_of_a_changed_window_leaves(tmp_path: Path) -> None:
         next(read_sealed(paths, manifest, None))
 
 
-def test_the_deletion_of_a_moved_key_is_sent_with_its_row() -> None:
+def test_deletion_of_a_moved_key_is_sent_with_its_row() -> None:
     rows = [message(10, seq, part, b"v") for seq in range(5) for part in (0, 1)]
     table = pa.Table.from_pylist(rows, MESSAGE.arrow_schema())
     assert [part.num_rows for part in split_changes(table, 3)] == [4, 4, 2]

@@ -1,4 +1,4 @@
-"""The drainer's Kafka messages, read with protobuf's own classes: a message a transaction, in one partition."""
+"""The drainer's Kafka messages, read with protobuf's own classes: one message per transaction, in one partition."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def small(name: str) -> TableDef:
 
 
 def sent(*changes: tuple[Place, TableDef, str, list[Row], list[Row]]) -> pa.Table:
-    """The messages of changes in their order: place, table, kind, row before, row after."""
+    """The messages of changes in order: commit_ts, table, kind, row before, row after."""
     rows = []
     for (commit_ts, seq), table, op, old, new in changes:
         [(key, value)] = encoded(OWN, op, old, new, table)
@@ -40,7 +40,7 @@ def sent(*changes: tuple[Place, TableDef, str, list[Row], list[Row]]) -> pa.Tabl
     return OWN.assemble(pa.Table.from_pylist(rows, MESSAGE_SCHEMA))
 
 
-def test_a_message_is_a_transaction() -> None:
+def test_message_is_a_transaction() -> None:
     a, b = small("a"), small("b")
     row: Row = {"id": "1", "v": None}
     messages = sent(
@@ -64,7 +64,7 @@ def test_a_message_is_a_transaction() -> None:
     assert update.change_row.columns[1].is_null
 
 
-def test_the_head_of_a_table() -> None:
+def test_table_header_has_columns_and_keys() -> None:
     [message] = sent(((10, 0), small("a"), INSERT, [], [{"id": "1", "v": "x"}])).to_pylist()
     [table] = pb.Binlog.FromString(message["value"]).dml_data.tables
     assert (table.schema_name, table.table_name) == ("test", "a")
@@ -75,7 +75,7 @@ def test_the_head_of_a_table() -> None:
 
 @settings(max_examples=examples(40), deadline=None)
 @given(ROWS)
-def test_every_row_comes_back(rows: list[Row]) -> None:
+def test_every_row_is_decoded_unchanged(rows: list[Row]) -> None:
     columns = columns_of(EVERY)
     for op, old, new in every_kind(rows):
         for number in range(len(rows)):

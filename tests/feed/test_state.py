@@ -1,4 +1,4 @@
-"""The state of a feed: what the last event of its sink says, and what a removed feed leaves to the next of its name."""
+"""The state of a feed follows from the last event of its sink; a removed feed leaves none to the next of its name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def windows(tmp_path: Path) -> WindowLog:
     return log
 
 
-def test_a_feed_without_events_is_normal_and_its_position_is_that_of_publish(windows: WindowLog) -> None:
+def test_feed_without_events_is_normal_with_the_position_of_publish(windows: WindowLog) -> None:
     assert (read_state(windows, FEED).state, read_state(windows, FEED).works) == ("normal", True)
     assert read_progress(windows, FEED, T1).lag_s == 9
     done(windows, "encode", T1, T3)
@@ -46,7 +46,7 @@ def test_a_feed_without_events_is_normal_and_its_position_is_that_of_publish(win
     assert (progress.checkpoint, progress.encoded, progress.landed, progress.lag_s) == (T2, T3, T3, 4)
 
 
-def test_a_person_pauses_and_resumes(windows: WindowLog) -> None:
+def test_feed_is_paused_and_resumed_by_an_operator(windows: WindowLog) -> None:
     assert record_pause(windows, FEED, reason="consumers upgrade").works is False
     state = read_state(windows, FEED)
     assert (state.state, state.reason) == ("stopped", "consumers upgrade")
@@ -56,7 +56,7 @@ def test_a_person_pauses_and_resumes(windows: WindowLog) -> None:
 
 
 # S2-39
-def test_only_a_permanent_error_stops_a_feed_and_the_state_names_its_place(windows: WindowLog) -> None:
+def test_only_a_permanent_error_stops_a_feed_and_the_state_names_its_position(windows: WindowLog) -> None:
     for error in (Transient("away"), Fenced("another publisher"), ValueError("a fault")):
         record_feed_error(windows, FEED, "publish", error, run_id="r")
     assert read_state(windows, FEED).state == "normal"
@@ -71,7 +71,7 @@ def test_only_a_permanent_error_stops_a_feed_and_the_state_names_its_place(windo
     assert record_resume(windows, FEED).error is None
 
 
-def test_a_removed_feed_leaves_no_position_to_the_next_of_its_name(windows: WindowLog) -> None:
+def test_removed_feed_leaves_no_position_to_the_next_of_its_name(windows: WindowLog) -> None:
     done(windows, "publish", T1, T2)
     removed = record_removal(windows, FEED)
     assert (removed.state, removed.life) == ("removed", 1)
@@ -81,7 +81,7 @@ def test_a_removed_feed_leaves_no_position_to_the_next_of_its_name(windows: Wind
     assert read_progress(windows, FEED).checkpoint is None
 
 
-def test_events_of_one_millisecond_have_their_order(windows: WindowLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_one_millisecond_keep_their_order(windows: WindowLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("binlake.lake.windowlog.time.time_ns", lambda: 1_800_000_000_000_000_000)
     record_pause(windows, FEED)
     record_resume(windows, FEED)
@@ -89,7 +89,7 @@ def test_events_of_one_millisecond_have_their_order(windows: WindowLog, monkeypa
     assert (read_state(windows, FEED).state, read_state(windows, FEED).number) == ("finished", 3)
 
 
-def test_a_state_makes_no_lake(tmp_path: Path) -> None:
+def test_reading_a_state_creates_no_lake(tmp_path: Path) -> None:
     windows = WindowLog(LakePaths(str(tmp_path / "none")))
     with pytest.raises(Permanent, match="no lake"):
         record_pause(windows, FEED)

@@ -1,4 +1,4 @@
-"""Upkeep lets go of a feed's messages only when they are published and a week has gone by."""
+"""Maintenance deletes a feed's messages only after they are published and a week has gone by."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FEED = "kafka"
 
 @pytest.fixture
 def paths(tmp_path: Path) -> LakePaths:
-    """Twelve windows of a day each, of one message; the last ended just now."""
+    """Twelve windows of a day with one message each; the last one ended just now."""
     paths = LakePaths(str(tmp_path / "lake"))
     kinds = MESSAGE.arrow_schema()
     rows = [
@@ -51,8 +51,8 @@ def publish(paths: LakePaths, upto: int) -> WindowLog:
     return log
 
 
-def left(paths: LakePaths) -> list[int]:
-    """The windows whose messages are there, by number."""
+def list_remaining(paths: LakePaths) -> list[int]:
+    """The windows whose messages still exist, by number."""
     found = DeltaTable(paths.table(message_table(FEED).name)).to_pyarrow_table(columns=["window"]).column(0).to_pylist()
     names = [f"{lo}-{hi}" for lo, hi in WINDOWS]
     return sorted(names.index(name) for name in found)
@@ -62,29 +62,29 @@ def tidy(paths: LakePaths) -> int:
     return upkeep.tidy_feed(paths, WindowLog(paths), FEED, ENDS[-1]).windows
 
 
-def test_what_a_feed_has_not_published_stays_however_old_it_is(paths: LakePaths) -> None:
+def test_unpublished_messages_stay_at_any_age(paths: LakePaths) -> None:
     # R-26
     assert tidy(paths) == 0
     log = publish(paths, 3)
     record_pause(log, FEED, reason="its registry is moved")
     assert tidy(paths) == 3
-    assert left(paths) == list(range(3, 12))
-    # Nor do those of a feed whose section is not there at the moment.
+    assert list_remaining(paths) == list(range(3, 12))
+    # Messages of a feed whose section is currently missing stay as well.
     assert upkeep.feeds_in_lake(paths, []) == [FEED]
     assert tidy(paths) == 0
 
 
-def test_what_is_published_stays_for_a_week(paths: LakePaths) -> None:
+def test_published_messages_stay_for_a_week(paths: LakePaths) -> None:
     publish(paths, 12)
     assert tidy(paths) == OLD
-    assert left(paths) == list(range(OLD, 12))
+    assert list_remaining(paths) == list(range(OLD, 12))
 
 
-def test_a_feed_that_was_removed_needs_nothing_and_its_namesake_begins_anew(paths: LakePaths) -> None:
+def test_removed_feed_needs_no_messages_and_its_namesake_starts_anew(paths: LakePaths) -> None:
     log = publish(paths, 2)
     record_removal(log, FEED)
     record_resume(log, FEED)
-    # What the one before it had published tells nothing of the new one.
+    # What the former feed published does not count for the new one.
     assert tidy(paths) == 0
     record_removal(log, FEED)
     assert tidy(paths) == OLD
@@ -99,7 +99,7 @@ def test_small_files_of_a_window_are_joined(paths: LakePaths) -> None:
     assert len(DeltaTable(place).file_uris()) == 12
 
 
-def test_it_waits_for_the_feeds_own_lock_only(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_waits_only_for_the_feeds_own_lock(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "lake_lock", lambda own, name: lake_lock(own, name, wait_s=0))
     with lake_lock(paths, feed_lock("other")):
         tidy(paths)
@@ -107,5 +107,5 @@ def test_it_waits_for_the_feeds_own_lock_only(paths: LakePaths, monkeypatch: pyt
         tidy(paths)
 
 
-def test_a_lake_without_feeds_has_nothing_to_do(tmp_path: Path) -> None:
+def test_lake_without_feeds_needs_no_maintenance(tmp_path: Path) -> None:
     assert upkeep.feeds_in_lake(LakePaths(str(tmp_path)), ["new"]) == []

@@ -1,4 +1,4 @@
-"""The lake's control tables: the window log tiles, members are remembered, history is read by range."""
+"""The lake's control tables: the window log is gapless, members are remembered, history is read by range."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def landed(lo: int, hi: int) -> WindowEvent:
     return WindowEvent("land", lo, hi, "done", 3, 0.5, "run", manifest=manifest(lo, hi).to_json())
 
 
-def test_a_window_is_landed_when_its_manifest_is_sealed(paths: LakePaths) -> None:  # R-03
+def test_window_is_landed_once_its_manifest_is_sealed(paths: LakePaths) -> None:  # R-03
     log = WindowLog(paths)
     assert log.landed_ts() is None
     log.record(landed(5, 9))
@@ -43,7 +43,7 @@ def test_a_window_is_landed_when_its_manifest_is_sealed(paths: LakePaths) -> Non
     assert log.manifest(5, 8) is None
 
 
-def test_windows_that_do_not_tile_are_an_error(paths: LakePaths) -> None:  # C-06
+def test_windows_with_gaps_or_overlaps_are_an_error(paths: LakePaths) -> None:  # C-06
     log = WindowLog(paths)
     log.record(landed(5, 9))
     log.record(landed(10, 12))
@@ -60,7 +60,7 @@ def test_manifests_keep_64_bit_values_as_text() -> None:  # R-46
     assert apply.digest() == ApplyManifest.from_json(apply.to_json()).digest()
 
 
-def test_a_table_made_with_other_comments_is_extended(tmp_path: Path) -> None:  # a lake outlives a version's words
+def test_table_with_an_older_versions_comments_is_extended(tmp_path: Path) -> None:  # a lake outlives a version's words
     first, second = (Column("n", "BIGINT", comment) for comment in ("a number", "a whole number"))
     place = str(tmp_path / "t")
     ControlTable(place, LakeTable("t", "numbers", (first,), (), "delta-rs")).append([{"n": 1}])
@@ -73,21 +73,21 @@ def test_a_table_made_with_other_comments_is_extended(tmp_path: Path) -> None:  
     assert table.rows() == [{"n": 7}]
 
 
-def test_the_start_is_fixed_once(paths: LakePaths) -> None:  # S0-62
+def test_start_is_fixed_once(paths: LakePaths) -> None:  # S0-62
     log = WindowLog(paths)
     assert log.start_ts() is None
     log.record(WindowEvent("start", 5, 5, "done"))
     assert log.start_ts() == 5
 
 
-def test_the_newest_row_of_a_member_counts(paths: LakePaths) -> None:  # R-05
+def test_newest_row_of_a_member_counts(paths: LakePaths) -> None:  # R-05
     members = MemberTable(paths)
     members.remember([RememberedMember("p1", "u1", "online", 5, 4), RememberedMember("p2", "u2", "online", 5, 4)])
     members.remember([RememberedMember("p1", "u1", "paused", 9, 9)])
     assert {key: value.state for key, value in members.read_all().items()} == {"p1": "paused", "p2": "online"}
 
 
-def test_a_control_table_is_compacted_and_loses_nothing(tmp_path: Path) -> None:
+def test_compacted_control_table_loses_nothing(tmp_path: Path) -> None:
     table = ControlTable(
         str(tmp_path / "t"), LakeTable("t", "numbers", (Column("n", "BIGINT", "a number"),), (), "delta-rs")
     )
@@ -102,7 +102,7 @@ def _hold(paths: LakePaths, held: object, done: object) -> None:
         done.wait(500)  # type: ignore[attr-defined]
 
 
-def test_a_second_writer_waits_and_names_the_holder_of_the_lake(paths: LakePaths) -> None:  # R-41
+def test_second_writer_waits_and_names_the_holder_of_the_lake(paths: LakePaths) -> None:  # R-41
     context = multiprocessing.get_context("spawn")
     held, done = context.Event(), context.Event()
     holder = context.Process(target=_hold, args=(paths, held, done))
@@ -119,6 +119,6 @@ def test_a_second_writer_waits_and_names_the_holder_of_the_lake(paths: LakePaths
         holder.kill()
 
 
-def test_a_lake_without_a_lock_is_refused() -> None:  # R-41
+def test_lake_without_a_lock_is_refused() -> None:  # R-41
     with pytest.raises(ConfigError, match="no lock"), lake_lock(LakePaths("s3a://bucket/r"), "landing"):
         pass

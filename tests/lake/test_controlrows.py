@@ -1,4 +1,4 @@
-"""What a control table's small files hold is read once a process; the answers are those of all of its files."""
+"""Small files of a control table are read once per process; answers are those of all files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def newest(rows: list[dict[str, Any]], count: int) -> list[int]:
 
 @pytest.mark.parametrize("small_bytes", [0, 700, 64 << 10], ids=["all large", "some of each", "all small"])
 @pytest.mark.parametrize("seed", seeds(12))
-def test_every_question_is_answered_from_all_files(
+def test_every_query_is_answered_from_all_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int, seed: int
 ) -> None:
     draw = Random(seed)
@@ -64,7 +64,7 @@ def test_every_question_is_answered_from_all_files(
     assert (other.rows(), other.greatest("n"), other.newest(["n"], "n", 2)) == ([], None, [])
 
 
-def test_a_small_file_is_read_once_whoever_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_file_is_read_once_for_all_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, read = a_table(tmp_path), []
     read_file = controlrows._read_file
 
@@ -80,7 +80,7 @@ def test_a_small_file_is_read_once_whoever_asks(tmp_path: Path, monkeypatch: pyt
     assert len(read) == len(set(read)) == files_of(tmp_path) == 20
 
 
-def test_a_large_file_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_file_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = a_table(tmp_path)
     table.append([{"n": number, "kind": "a"} for number in range(500)])
     monkeypatch.setattr(controlrows, "SMALL_BYTES", 100)
@@ -91,7 +91,7 @@ def test_a_large_file_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [most for most, _ in stored.newest_first("n", None)] == [499]
 
 
-def test_a_lake_that_is_made_anew_in_its_place_shows_its_own_rows(tmp_path: Path) -> None:
+def test_recreated_lake_shows_its_own_rows(tmp_path: Path) -> None:
     for number in range(2):
         table = a_table(tmp_path)
         table.append([{"n": number, "kind": "a"}])
@@ -114,7 +114,7 @@ def test_partitions_are_read_whatever_their_names(tmp_path: Path) -> None:
     kinds = ["a", "x/y", "a b", "50%", "é", "k=v", "", None]
     for number, kind in enumerate(kinds):
         table.append([{"n": number, "kind": kind}])
-    # Delta has no empty partition: that is NULL.
+    # Delta stores an empty partition value as NULL.
     assert {row["n"]: row["kind"] for row in table.rows()} == dict(enumerate([*kinds[:-2], None, None]))
     assert [row["n"] for row in table.rows(["n"], ds.field("kind") == "x/y")] == [1]
     assert [row["n"] for row in table.newest(["n", "kind"], "n", 2)] == [7, 6]

@@ -1,4 +1,4 @@
-"""Reading a Delta table leaves the process whole at its end, and finds every path."""
+"""Reading a Delta table does not crash the process at its end, and works for every path."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ def _write(place: Path, files: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "100%", "ünï/ço#de?", "x=1+2"])
-def test_a_table_is_found_whatever_its_folder_is_called(tmp_path: Path, name: str) -> None:
+def test_table_is_found_whatever_its_folder_is_called(tmp_path: Path, name: str) -> None:
     _write(tmp_path / name, 2)
     table = DeltaTable(tmp_path / name)
     assert sorted(open_dataset(table).to_table()["n"].to_pylist()) == list(range(20))
 
 
-def test_partitions_are_columns_as_before(tmp_path: Path) -> None:
+def test_partitions_are_columns(tmp_path: Path) -> None:
     rows = pa.table({"day": ["2026-11-21", "a b/c%"], "n": [1, 2]})
     write_deltalake(tmp_path / "t", rows, partition_by=["day"])
     found = open_dataset(DeltaTable(tmp_path / "t")).to_table(columns=["day", "n"]).sort_by("n")
     assert found.to_pylist() == rows.to_pylist()
 
 
-def test_an_old_version_is_read_as_it_was(tmp_path: Path) -> None:
+def test_old_version_is_read_unchanged(tmp_path: Path) -> None:
     _write(tmp_path / "t", 2)
     assert open_dataset(DeltaTable(tmp_path / "t", version=0)).count_rows() == 10
 
 
 @pytest.mark.process
-def test_a_program_that_has_read_a_table_ends_well(tmp_path: Path) -> None:
-    # With delta-rs's own file system most of these programs abort (status 134) when they end.
+def test_program_that_has_read_a_table_ends_normally(tmp_path: Path) -> None:
+    # With delta-rs's own file system, most such programs abort at the end (status 134).
     _write(tmp_path / "t", 12)
     for _ in range(4):
         done = subprocess.run(

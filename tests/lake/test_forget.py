@@ -1,4 +1,4 @@
-"""A pump that is gone for ever is forgotten by command, with the loss recorded, and windows go on."""
+"""A permanently lost pump is forgotten by command, with the loss recorded, and windows continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def members(paths: LakePaths, *pumps: NodeStatus, probe: Probe = HEALTHY) -> dic
     return {member.node_id: member.problem for member in found}
 
 
-def test_the_lost_range_is_named_before_and_recorded_after(paths: LakePaths) -> None:
+def test_lost_range_is_named_before_and_recorded_after(paths: LakePaths) -> None:
     # R-05, DESIGN 3.11
     with pytest.raises(ConfigError, match=r"\(740, 760\] would be lost.*--accept-loss"):
         forget(paths, "p1", offline(), accept_loss=False)
@@ -48,7 +48,7 @@ def test_the_lost_range_is_named_before_and_recorded_after(paths: LakePaths) -> 
     assert json.loads(event["detail"])["pump"] == "p1"
 
 
-def test_windows_go_on_without_it(paths: LakePaths) -> None:
+def test_windows_continue_without_the_forgotten_pump(paths: LakePaths) -> None:
     other = NodeStatus("p2", "h:2", "online", max_commit_ts=900)
     plan = propose_window(
         lo=740, tso=10**6, members=gather_members([offline(), other], MemberTable(paths).read_all(), 740, healthy)
@@ -66,7 +66,7 @@ def healthy(_host: str) -> Probe:
     return Probe("u2", 900)
 
 
-def test_a_forgotten_pump_that_serves_again_is_a_member_whatever_its_disk(paths: LakePaths) -> None:
+def test_forgotten_pump_that_serves_again_is_a_member_on_any_disk(paths: LakePaths) -> None:
     forget(paths, "p1", None, accept_loss=True)
     again = NodeStatus("p1", "h:1", "online", max_commit_ts=800)
     assert members(paths, again, probe=Probe("another-disk", 800)) == {"p1": ""}
@@ -74,12 +74,12 @@ def test_a_forgotten_pump_that_serves_again_is_a_member_whatever_its_disk(paths:
 
 
 @pytest.mark.parametrize("state", ["online", "paused", "closing", "pausing"])
-def test_only_a_pump_that_is_offline_or_gone_can_be_forgotten(paths: LakePaths, state: str) -> None:
+def test_only_an_offline_or_missing_pump_can_be_forgotten(paths: LakePaths, state: str) -> None:
     with pytest.raises(Permanent, match="only a pump that is offline"):
         forget(paths, "p1", NodeStatus("p1", "h:1", state), accept_loss=True)
 
 
-def test_nobody_is_forgotten_by_a_typing_error(paths: LakePaths) -> None:
+def test_unknown_pump_names_are_refused(paths: LakePaths) -> None:
     with pytest.raises(Permanent, match="knows this pump"):
         forget(paths, "p7", None, accept_loss=True)
     forget(paths, "p1", None, accept_loss=True)
@@ -87,6 +87,6 @@ def test_nobody_is_forgotten_by_a_typing_error(paths: LakePaths) -> None:
         forget(paths, "p1", None, accept_loss=True)
 
 
-def test_a_pump_that_died_before_its_first_window_can_be_forgotten(paths: LakePaths) -> None:
+def test_pump_that_died_before_its_first_window_can_be_forgotten(paths: LakePaths) -> None:
     assert "(0, 55]" in forget(paths, "p9", NodeStatus("p9", "h:9", "offline", max_commit_ts=55), accept_loss=True)
     assert members(paths, NodeStatus("p9", "h:9", "offline", max_commit_ts=55)).keys() == {"p1"}

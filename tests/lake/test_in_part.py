@@ -1,4 +1,4 @@
-"""A lake that began when rows were there says so wherever it shows a table, until the table is emptied."""
+"""A lake that started when tables already had rows marks their data as partial until the table is truncated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from spark_jobs.job.context import StageContext
 
 @pytest.fixture
 def late(tmp_path: Path) -> TinyLake:
-    """`t` had three rows before the lake began and one is changed behind, `still` is not touched, `new` is made."""
+    """`t` had three rows before the lake started, one of which is changed later; `still` is untouched; `new` is
+    created.
+    """
     w = Workload()
     w.create_database("shop")
     for name in ("t", "still"):
@@ -38,10 +40,10 @@ def late(tmp_path: Path) -> TinyLake:
     return lake
 
 
-def test_every_view_of_a_table_says_that_it_is_known_in_part(
+def test_every_view_of_a_table_says_that_it_is_partial(
     late: TinyLake, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    # R-34: one of three rows is shown, and that is said.
+    # R-34: one of three rows is shown, and the table is marked as partial.
     audit, log = Audit(late.paths, Rules.of(late.replication)), WindowLog(late.paths)
     assert audit.incomplete_tables(late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}
     shown = preview_rows(audit, log, ("shop", "t"), late.hi, 10, Budget(60))
@@ -59,7 +61,7 @@ def test_every_view_of_a_table_says_that_it_is_known_in_part(
     assert json.loads(capsys.readouterr().out)["inexact"] == ""
 
 
-def test_a_table_that_was_emptied_is_known_whole(late: TinyLake) -> None:
+def test_truncated_table_is_complete(late: TinyLake) -> None:
     before = late.hi
     late.workload.truncate("shop", "t")
     late.workload.begin().insert("shop", "t", id=7, n=7).commit()
@@ -67,12 +69,12 @@ def test_a_table_that_was_emptied_is_known_whole(late: TinyLake) -> None:
     audit = Audit(late.paths, Rules.of(late.replication))
     assert audit.table_as_of("shop", "t", late.hi).inexact == ""
     assert set(audit.incomplete_tables(late.hi)) == {("shop", "still")}
-    # What was before stays what it was.
+    # The earlier state stays partial.
     assert audit.table_as_of("shop", "t", before).inexact == IN_PART
     assert set(audit.incomplete_tables(before)) == {("shop", "t"), ("shop", "still")}
 
 
-def test_a_restore_names_what_it_brought_in_part(late: TinyLake) -> None:
-    # A target that had no base lacks the rows that were never seen.
+def test_restore_names_partial_tables(late: TinyLake) -> None:
+    # A target that had no base lacks the rows that the lake never saw.
     ctx = StageContext(late.replication, "test", lambda: pytest.fail("no Spark is asked"))
     assert incomplete_tables(ctx, late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}

@@ -1,4 +1,4 @@
-"""Whose row a key was at a commit_ts: by its last change, moves counted at both ends (S4-03)."""
+"""Which table owned a key at a commit_ts: by its last change, counting a move at both keys (S4-03)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def paths(tmp_path: Path) -> LakePaths:
 
 
 def write(paths: LakePaths, *changes: tuple[int, str, str, str, str | None]) -> None:
-    """(place, source table, op, key, new key) of each change of xs.t; a table's id is its number."""
+    """(position, source table, op, key, new key) of each change of xs.t; a table's id is its number."""
     rows: list[dict[str, Any]] = [
         {"commit_ts": BASE + place, "start_ts": BASE, "seq": 0, "commit_date": tso.to_datetime(BASE).date(),
          "schema_version": 1, "source_db": "s", "source_table": source, "db": "xs", "table": "t",
@@ -39,7 +39,7 @@ def write(paths: LakePaths, *changes: tuple[int, str, str, str, str | None]) -> 
     write_deltalake(paths.table("mutation"), pa.Table.from_pylist(rows, schema), partition_by=["commit_date"])
 
 
-def test_the_last_change_up_to_a_commit_ts_tells(paths: LakePaths) -> None:
+def test_last_change_up_to_a_commit_ts_decides(paths: LakePaths) -> None:
     write(paths, (1, "t1", "insert", '["1"]', None), (2, "t1", "delete", '["1"]', None),
           (3, "t2", "insert", '["1"]', None), (3, "t1", "insert", '["2"]', None))  # fmt: skip
     asked = ['["1"]', '["2"]', '["3"]']
@@ -53,13 +53,13 @@ def test_the_last_change_up_to_a_commit_ts_tells(paths: LakePaths) -> None:
     assert key_owners(paths, "xs", "other", asked, BASE + 9) == {}
 
 
-def test_a_move_leaves_its_old_key_and_takes_the_new_one(paths: LakePaths) -> None:
+def test_move_releases_its_old_key_and_takes_the_new_one(paths: LakePaths) -> None:
     write(paths, (1, "t1", "insert", '["1"]', None), (2, "t1", "update", '["1"]', '["5"]'))
     found = key_owners(paths, "xs", "t", ['["1"]', '["5"]'], BASE + 9)
     assert {key: owner.left_row for key, owner in found.items()} == {'["1"]': False, '["5"]': True}
 
 
-def test_rows_that_wait_own_nothing_yet(paths: LakePaths) -> None:  # S4-03
+def test_held_rows_own_no_key_yet(paths: LakePaths) -> None:  # S4-03
     write(paths, (1, "t2", "insert", '["1"]', None), (5, "t1", "insert", '["1"]', None))
     table = TableDef.from_json(table_json(1, "t1", [], [], pk_is_handle=False), DbInfo(1, "s", "", "", {}))
     hold = Hold(("xs", "t"), ("s", "t1"), BASE + 3, BASE + 3, "", table, table)
@@ -68,11 +68,11 @@ def test_rows_that_wait_own_nothing_yet(paths: LakePaths) -> None:  # S4-03
         return key_owners(paths, "xs", "t", ['["1"]'], BASE + until, [hold])['["1"]'].source
 
     assert (owner(9, hold), owner(9, replace(hold, released=BASE + 12))) == ("s.t2", "s.t2")
-    # Released, or behind the end of what waits: it has the key.
+    # Once released, or after the end of the hold, the row owns the key.
     assert (owner(9, replace(hold, released=BASE + 8)), owner(9, replace(hold, until=BASE + 4))) == ("s.t1", "s.t1")
 
 
-def test_more_keys_than_a_read_has(paths: LakePaths) -> None:
+def test_more_keys_than_one_read_takes_are_found(paths: LakePaths) -> None:
     write(paths, *((1, "t1", "insert", f'["{number}"]', None) for number in range(250)))
     found = key_owners(paths, "xs", "t", [f'["{number}"]' for number in range(300)], BASE + 9)
     assert len(found) == 250

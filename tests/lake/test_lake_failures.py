@@ -1,4 +1,4 @@
-"""What failed stays in the lake, whoever ran it; and telling it never hides it."""
+"""A failure is recorded in the lake, whoever ran the stage; and recording it never hides it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(runner.importlib, "import_module", lambda _name: SimpleNamespace(run=fail))
 
 
-def test_a_stage_that_fails_leaves_an_event_with_its_text_and_its_run(
+def test_failed_stage_records_an_event_with_its_text_and_run(
     ctx: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # R-35
@@ -47,9 +47,7 @@ def test_a_stage_that_fails_leaves_an_event_with_its_text_and_its_run(
     assert failures(ctx.windows, "run 1", since_ms=told.at_ms + 1) == []
 
 
-def test_an_error_that_is_not_ours_is_reported_by_its_first_line(
-    ctx: StageContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foreign_exception_is_recorded_by_its_first_line(ctx: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
     ctx.windows.record(WindowEvent("land", 5, 9, "done"))
     _fails(monkeypatch, KeyError("a fault\nof the program"))
     with pytest.raises(KeyError):
@@ -59,14 +57,14 @@ def test_an_error_that_is_not_ours_is_reported_by_its_first_line(
     assert (told.stage, told.kind, told.error, event["lo"], event["hi"]) == ("plan", "Fault", "KeyError", 9, 9)
 
 
-def test_who_finds_another_at_work_has_not_failed(ctx: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_finds_another_at_work_has_not_failed(ctx: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
     _fails(monkeypatch, LeaseHeld("another one applies"))
     with pytest.raises(LeaseHeld):
         runner.run_stage("finalize", ctx, Bounds(10, 20))
     assert failures(ctx.windows, "run 1") == []
 
 
-def test_a_failure_makes_no_lake_that_a_recovery_would_take_for_the_lost_one(tmp_path: Path) -> None:
+def test_failure_creates_no_lake_that_a_recovery_would_mistake_for_the_lost_one(tmp_path: Path) -> None:
     # S3-09
     windows = WindowLog(LakePaths(str(tmp_path / "lake")))
     record_failure(windows, "plan", KeyError("k"), run_id="r")
@@ -74,7 +72,7 @@ def test_a_failure_makes_no_lake_that_a_recovery_would_take_for_the_lost_one(tmp
     assert not (tmp_path / "lake").exists()
 
 
-def test_what_fails_before_there_is_a_lake_is_reported_to_whoever_asks_for_its_run(tmp_path: Path) -> None:  # R-35
+def test_failure_before_the_lake_exists_is_reported_by_its_run(tmp_path: Path) -> None:  # R-35
     windows = WindowLog(LakePaths(str(tmp_path / "root" / "orders")))
     assert failures(windows, "r") == []
     record_failure(windows, "plan", TargetUnavailable("nobody answers", hint="start it"), run_id="other")
@@ -91,13 +89,13 @@ def test_what_fails_before_there_is_a_lake_is_reported_to_whoever_asks_for_its_r
     assert last_failures(windows, 100) == []
 
 
-def test_a_lake_that_cannot_be_written_hides_no_failure(tmp_path: Path) -> None:
+def test_unwritable_lake_hides_no_failure(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("no folder")
     record_failure(WindowLog(LakePaths(str(tmp_path / "lake"))), "land", KeyError("k"), run_id="r")
     assert not (tmp_path / "lake").is_dir()
 
 
 def test_failures_do_not_count_as_passages_of_a_window(ctx: StageContext) -> None:
-    # Neither a position, nor a landing, nor the end of a time of being blocked.
+    # A failure is neither a position, nor a landing, nor the end of a blocked time.
     record_failure(ctx.windows, "land", KeyError("k"), run_id="r", window=(1, 9))
     assert (ctx.windows.landed_ts(), ctx.windows.last_event(("plan", "land"))) == (None, None)

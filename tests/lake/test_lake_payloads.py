@@ -1,4 +1,4 @@
-"""Payloads in the files of `binlog`: each transaction of a range is read once and whole, however its chunks lie."""
+"""Payloads in the files of `binlog`: each transaction of a range is read once and whole, wherever its chunks are."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def transactions(draw: Random) -> tuple[list[dict[str, Any]], dict[int, bytes]]:
 
 
 def files_of(draw: Random, folder: Path, rows: list[dict[str, Any]]) -> list[str]:
-    """The rows in any order in some files, in groups of rows of any size."""
+    """Write the rows in any order to several files, in row groups of any size."""
     draw.shuffle(rows)
     files: list[str] = []
     while rows:

@@ -1,4 +1,4 @@
-"""The names by which code knows the lake's columns are those that the tables have."""
+"""The code's names for the lake's columns equal those of the tables."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def names(columns: type) -> set[str]:
     return set(found.values())
 
 
-def test_every_table_is_here() -> None:
+def test_every_table_is_listed() -> None:
     assert set(COLUMNS) == {*tables.SPARK_TABLES, *tables.CONTROL_TABLES}
 
 
 @pytest.mark.parametrize(("table", "columns"), COLUMNS.items(), ids=lambda value: getattr(value, "name", ""))
-def test_names_are_those_of_the_table(table: tables.LakeTable, columns: type) -> None:
+def test_names_equal_those_of_the_table(table: tables.LakeTable, columns: type) -> None:
     assert names(columns) == set(table.column_names())
 
 
-def test_rows_on_their_way_have_the_columns_of_their_table() -> None:
+def test_rows_in_memory_have_the_columns_of_their_table() -> None:
     assert MUTATION_SCHEMA.names == tables.MUTATION.column_names()
     assert set(NET.names) == set(tables.CHANGE.column_names()) - {lakecolumns.Change.WINDOW}
     assert set(EventRow.__annotations__) == set(tables.WINDOW.column_names())

@@ -1,4 +1,4 @@
-"""Who writes the lake, as somebody who waits sees it: the look takes nothing and stops nobody."""
+"""Who holds the lake's lock, as a waiting process sees it; looking takes no lock."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from binlake.lake.lock import lake_lock, lock_holder
 from binlake.lake.paths import LakePaths
 
 
-def test_a_lock_is_seen_while_it_is_held_and_looking_holds_nothing(tmp_path: Path) -> None:
+def test_held_lock_is_visible_and_looking_takes_no_lock(tmp_path: Path) -> None:
     paths = LakePaths(str(tmp_path / "lake" / "orders"))
     assert lock_holder(paths, ["sql", "mirror"]) == ""
     with lake_lock(paths, "sql", wait_s=0):
@@ -17,5 +17,5 @@ def test_a_lock_is_seen_while_it_is_held_and_looking_holds_nothing(tmp_path: Pat
         assert lock_holder(paths, ["sql"]) != ""
 
 
-def test_a_lake_without_a_lock_has_nobody_to_wait_for() -> None:
+def test_lake_without_a_lock_has_no_holder() -> None:
     assert lock_holder(LakePaths("s3a://bucket/orders"), ["sql"]) == ""

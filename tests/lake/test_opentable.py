@@ -1,4 +1,4 @@
-"""A table that was opened before shows what was committed since, and is never mistaken for one made in its place."""
+"""A cached open table shows later commits, and is never mistaken for a new table at the same path."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def test_commits_of_others_are_seen_and_the_log_is_replayed_once(
         assert _rows(tmp_path / "t") == list(range(1, number + 1))
 
 
-def test_a_table_made_anew_at_the_same_path_is_another_one(tmp_path: Path) -> None:
+def test_recreated_table_at_the_same_path_is_another_one(tmp_path: Path) -> None:
     for number in range(20):
-        # A disk gives the numbers of removed files to new ones.
+        # A disk reuses the inode numbers of removed files.
         _write(tmp_path / "t", number)
         assert _rows(tmp_path / "t") == [number]
         shutil.rmtree(tmp_path / "t")
@@ -46,8 +46,8 @@ def test_a_table_made_anew_at_the_same_path_is_another_one(tmp_path: Path) -> No
         open_table(str(tmp_path / "t"))
 
 
-def test_a_table_whose_known_commits_have_left_the_log_is_opened_anew(tmp_path: Path) -> None:
-    # From what is left of the log it would look as if nothing had been committed since.
+def test_table_whose_known_commits_left_the_log_is_reopened(tmp_path: Path) -> None:
+    # From the rest of the log, it would look as if nothing had been committed since.
     _write(tmp_path / "t", 1)
     assert _rows(tmp_path / "t") == [1]
     _write(tmp_path / "t", 2)
@@ -58,7 +58,7 @@ def test_a_table_whose_known_commits_have_left_the_log_is_opened_anew(tmp_path: 
     assert _rows(tmp_path / "t") == [1, 2, 3]
 
 
-def test_where_nothing_was_committed_delta_rs_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delta_rs_is_not_called_without_new_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _write(tmp_path / "t", 1)
     write_deltalake(open_table(str(tmp_path / "t")), pa.table({"n": [2]}), mode="append")
     assert _rows(tmp_path / "t") == [1, 2]
@@ -67,7 +67,7 @@ def test_where_nothing_was_committed_delta_rs_is_not_asked(tmp_path: Path, monke
     assert _rows(tmp_path / "t") == [1, 2]
 
 
-def test_an_old_commit_without_the_next_one_does_not_prove_that_it_is_the_newest(tmp_path: Path) -> None:
+def test_old_commit_file_alone_does_not_prove_that_it_is_the_newest(tmp_path: Path) -> None:
     _write(tmp_path / "t", 1)
     log = tmp_path / "t" / "_delta_log"
     two_hours_ago = time.time() - 7200
@@ -76,12 +76,12 @@ def test_an_old_commit_without_the_next_one_does_not_prove_that_it_is_the_newest
     _write(tmp_path / "t", 2)
     _write(tmp_path / "t", 3)
     DeltaTable(str(tmp_path / "t")).create_checkpoint()
-    # A clean-up of the log that is under way.
+    # A clean-up of the log is running.
     (log / f"{1:020}.json").unlink()
     assert _rows(tmp_path / "t") == [1, 2, 3]
 
 
-def test_tables_asked_for_long_ago_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_not_used_for_long_are_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_TABLES", 2)
     monkeypatch.setattr(module, "_tables", {})
     opened: list[str] = []
@@ -98,7 +98,7 @@ def test_tables_asked_for_long_ago_are_not_kept(tmp_path: Path, monkeypatch: pyt
     assert opened == ["a", "b", "c", "b"]
 
 
-def test_a_commit_by_what_was_opened_is_there_for_all(tmp_path: Path) -> None:
+def test_commit_through_an_open_table_is_visible_to_all(tmp_path: Path) -> None:
     _write(tmp_path / "t", 1)
     write_deltalake(open_table(str(tmp_path / "t")), pa.table({"n": [2]}), mode="append")
     assert _rows(tmp_path / "t") == [1, 2]

@@ -21,7 +21,7 @@ MIDNIGHT_MS = 1_795_305_600_000
 
 
 def row(seq: int, ms: int, name: str = "n") -> dict[str, object]:
-    """A row of `mutation`; those of one millisecond have one commit_ts."""
+    """A row of `mutation`; rows of the same millisecond have the same commit_ts."""
     ts = tso.compose(ms)
     return {
         "commit_ts": ts, "start_ts": ts - 1, "seq": seq, "commit_date": tso.to_datetime(ts).date(), "op": "insert",
@@ -33,8 +33,8 @@ def batch(*rows: dict[str, object]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(list(rows), schema=MUTATION_SCHEMA)
 
 
-def test_rows_of_two_days_are_two_files_with_their_statistics(tmp_path: Path) -> None:
-    # DESIGN 2: partitions by day; Delta's statistics are what a range of commit_ts is found by
+def test_rows_of_two_days_are_two_files_with_statistics(tmp_path: Path) -> None:
+    # DESIGN 2: partitions by day; a range of commit_ts is found by Delta's statistics
     rows = [row(0, MIDNIGHT_MS - 1), row(1, MIDNIGHT_MS), row(2, MIDNIGHT_MS + 5)]
     parts = write_parts(str(tmp_path), MUTATION, [batch(*rows[:2]), batch(rows[2])])
     days = [{"commit_date": "2026-11-21"}, {"commit_date": "2026-11-22"}]
@@ -51,13 +51,13 @@ def test_rows_of_two_days_are_two_files_with_their_statistics(tmp_path: Path) ->
     assert (place.parent.name, place.stat().st_size) == ("commit_date=2026-11-22", parts[1].size)
     found = pq.ParquetFile(place).read()
     assert found.to_pylist() == pa.Table.from_batches([batch(*rows[1:])]).drop_columns(["commit_date"]).to_pylist()
-    # The same rows written again are other files: an attempt that nobody counts touches no file of another.
+    # Writing the same rows again makes other files: an uncommitted try touches no file of another.
     assert not {part.path for part in parts} & {
         part.path for part in write_parts(str(tmp_path), MUTATION, [batch(*rows)])
     }
 
 
-def test_an_error_among_the_rows_leaves_no_file(tmp_path: Path) -> None:
+def test_error_among_the_rows_leaves_no_file(tmp_path: Path) -> None:
     def rows() -> Iterator[pa.RecordBatch]:
         yield batch(row(0, MIDNIGHT_MS - 1), row(1, MIDNIGHT_MS))
         raise ValueError("a damaged row")
@@ -69,7 +69,7 @@ def test_an_error_among_the_rows_leaves_no_file(tmp_path: Path) -> None:
 
 
 def landed(path: Path, numbers: range) -> str:
-    """A file of `binlog`, two rows a group; each fourth is a DDL."""
+    """A file of `binlog` with two rows per group; every fourth row is a DDL."""
     columns = {"commit_ts": list(numbers), "start_ts": [n - 1 for n in numbers], "chunk": [0] * len(numbers)}
     columns["kind"] = ["ddl" if n % 4 == 0 else "dml" for n in numbers]  # type: ignore[misc]
     columns["payload"] = [b"p%d" % n for n in numbers]  # type: ignore[misc]
@@ -78,7 +78,7 @@ def landed(path: Path, numbers: range) -> str:
     return str(path)
 
 
-def test_shares_are_every_row_change_of_the_range_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_cover_each_row_change_of_the_range_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [landed(tmp_path / "b", range(11, 21)), landed(tmp_path / "a", range(1, 11))]
     wanted = PayloadRange(3, 14, frozenset({6}))
     monkeypatch.setattr(payloads, "SHARE_BYTES", 1)

@@ -1,4 +1,4 @@
-"""Who took a commit_ts: each stage of each sink once, the first time."""
+"""Which stages took a commit_ts: each stage of each sink once, at its first time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pipeline import feed_sink
 
 
-def test_each_feed_took_it_by_a_run_of_its_own(tmp_path: Path) -> None:
+def test_each_feed_takes_a_commit_ts_in_its_own_run(tmp_path: Path) -> None:
     log = WindowLog(LakePaths(str(tmp_path)))
     log.record(WindowEvent("merge", 0, 10, "done", run_id="r1"))
     for run, name in (("r1", "a"), ("r2", "b"), ("r3", "a")):

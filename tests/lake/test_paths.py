@@ -1,4 +1,4 @@
-"""Where a lake's tables are: names of the source never lead out of it."""
+"""Where a lake's tables are: names of the source never lead outside it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
 
 
-def test_plain_names_are_their_folders() -> None:
+def test_plain_names_are_used_as_folders() -> None:
     assert LakePaths("/l/r").mirror("shop", "item 2.b–ü") == "/l/r/mirror/shop/item 2.b–ü"
 
 
 @pytest.mark.parametrize(
     "name", ["..", ".", "../../../other", "a/b", "a\\b", "a%2Fb", "%", "%2E%2E", "=2E", "[x]", "\x01|^"]
 )
-def test_a_name_of_the_source_is_one_folder_that_delta_finds_again(tmp_path: Path, name: str) -> None:
+def test_any_source_name_is_one_folder_that_delta_finds_again(tmp_path: Path, name: str) -> None:
     paths = LakePaths(str(tmp_path / "own"))
     place = paths.mirror(name, name)
     write_deltalake(place, pa.table({"a": [1]}))
@@ -35,7 +35,7 @@ def test_two_names_are_two_folders() -> None:
 
 
 @pytest.mark.parametrize("text", ["/data/a läke", "file:///data/a l%C3%A4ke", "file:///data/a läke/"])
-def test_a_file_uri_is_the_folder_that_it_names(text: str) -> None:
+def test_file_uri_is_the_folder_that_it_names(text: str) -> None:
     paths = LakePaths.of(Replication.model_validate({"name": "r", "lake": {"path": text}}))
     assert paths.root == "/data/a läke/r"
     assert paths.local == Path("/data/a läke/r")

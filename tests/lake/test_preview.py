@@ -1,4 +1,4 @@
-"""Some rows of a table as of a moment are rows of the table as of that moment."""
+"""A preview shows some rows of a table as of a time, all of which belong to the table as of that time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> LakePaths:
     return paths
 
 
-# Ends of windows, both sides of a transaction, of a DDL and of the change behind it.
+# Ends of windows, and both sides of a transaction, of a DDL, and of the change after it.
 MOMENTS = [BASE + 10 * S, BASE + 12 * S, BASE + 12 * S + 1, BASE + 20 * S, BASE + 25 * S - 1, BASE + 25 * S,
            BASE + 26 * S, BASE + 40 * S]  # fmt: skip
 
@@ -31,7 +31,7 @@ MOMENTS = [BASE + 10 * S, BASE + 12 * S, BASE + 12 * S + 1, BASE + 20 * S, BASE 
 @pytest.mark.long
 @pytest.mark.parametrize("table", ["item", "pair", "log"])
 @pytest.mark.parametrize("ts", MOMENTS)
-def test_a_preview_of_all_rows_is_the_table(shop: LakePaths, table: str, ts: int) -> None:
+def test_preview_of_all_rows_equals_the_table(shop: LakePaths, table: str, ts: int) -> None:
     # C-07
     audit, log = Audit(shop), WindowLog(shop)
     whole = audit.table_as_of("shop", table, ts)
@@ -40,7 +40,7 @@ def test_a_preview_of_all_rows_is_the_table(shop: LakePaths, table: str, ts: int
 
 
 @pytest.mark.parametrize("ts", MOMENTS[1::3])
-def test_a_short_preview_holds_rows_of_the_table_and_says_that_there_are_more(shop: LakePaths, ts: int) -> None:
+def test_short_preview_has_rows_of_the_table_and_says_that_there_are_more(shop: LakePaths, ts: int) -> None:
     audit, log = Audit(shop), WindowLog(shop)
     whole = audit.table_as_of("shop", "item", ts)
     found = preview_rows(audit, log, ("SHOP", "Item"), ts, 3, Budget(60))
@@ -49,7 +49,9 @@ def test_a_short_preview_holds_rows_of_the_table_and_says_that_there_are_more(sh
     assert all(row in whole.rows for row in found.rows)
 
 
-def test_too_much_behind_the_mirror_is_refused_with_a_way_out(shop: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_changes_since_the_mirror_are_refused_with_a_remedy(
+    shop: LakePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MOST_CHANGES", 1)
     with pytest.raises(LostRange, match="row changes lie between") as refused:
         preview_rows(Audit(shop), WindowLog(shop), ("shop", "item"), BASE + 2 * S, 3, Budget(60))
@@ -62,9 +64,7 @@ def test_rows_of_megabytes_make_a_shorter_preview(shop: LakePaths, monkeypatch: 
     assert (len(found.rows), found.more, found.key_columns) == (16, True, ("id",))
 
 
-def test_a_table_that_was_not_there_and_a_time_beyond_the_lake_are_distinguished(
-    shop: LakePaths, tmp_path: Path
-) -> None:
+def test_missing_table_and_time_beyond_the_lake_are_distinguished(shop: LakePaths, tmp_path: Path) -> None:
     with pytest.raises(SchemaError):
         preview_rows(Audit(shop), WindowLog(shop), ("shop", "other"), BASE + 2 * S, 3, Budget(60))
     with pytest.raises(LostRange):

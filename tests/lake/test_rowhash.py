@@ -1,4 +1,4 @@
-"""One digest of rows: of their values alone, not of how Arrow or Spark happen to hold them."""
+"""The digest of rows depends only on their values, not on the way Arrow or Spark store them."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def drawn() -> pa.Table:
     return rows_of([one_row(draw, size) for size in SIZES * 8])
 
 
-def test_each_row_has_its_own_hash_and_equal_rows_the_same(drawn: pa.Table) -> None:
+def test_different_rows_have_different_hashes_and_equal_rows_the_same(drawn: pa.Table) -> None:
     twice = hashes(pa.concat_tables([drawn, drawn]))
     assert twice[: drawn.num_rows] == twice[drawn.num_rows :]
     assert len(set(twice)) == drawn.num_rows
 
 
-def test_chunks_slices_dictionaries_and_widths_do_not_count(drawn: pa.Table) -> None:
+def test_chunks_slices_dictionaries_and_widths_do_not_matter(drawn: pa.Table) -> None:
     whole = hashes(drawn)
     cut = pa.concat_tables([drawn.slice(0, 5), drawn.slice(5, 1), drawn.slice(6)])
     assert hashes(cut) == whole
@@ -77,7 +77,7 @@ def test_chunks_slices_dictionaries_and_widths_do_not_count(drawn: pa.Table) -> 
     assert hashes(drawn.slice(0, 0)) == []
 
 
-def test_every_byte_every_place_and_null_count() -> None:
+def test_every_byte_position_and_null_matters() -> None:
     base = b"0123456789" * 13
     texts = [base, *(base[:at] + b"x" + base[at + 1 :] for at in range(len(base)))]
     texts += [base[:size] for size in range(len(base))] + [base[:size] + b"\x00" for size in range(len(base))]
@@ -88,7 +88,7 @@ def test_every_byte_every_place_and_null_count() -> None:
     assert len(set(hashes(pa.table({"a": pa.array(lists, pa.list_(pa.string()))})))) == len(lists)
 
 
-def test_a_map_is_its_entries_in_any_order() -> None:
+def test_order_of_map_entries_does_not_matter() -> None:
     kind = pa.map_(pa.string(), pa.string())
     same = [[("a", "1"), ("b", None), ("c", "")], [("c", ""), ("a", "1"), ("b", None)]]
     other = [
@@ -103,7 +103,7 @@ def test_a_map_is_its_entries_in_any_order() -> None:
     assert len(set(found[1:])) == 1 + len(other)
 
 
-def test_a_fold_is_that_of_its_parts_in_any_order(drawn: pa.Table) -> None:
+def test_fold_equals_that_of_its_parts_in_any_order(drawn: pa.Table) -> None:
     own = rowhash.row_hashes(drawn, drawn.column_names)
     whole = rowhash.fold(own)
     assert whole == rowhash.merge_folds([rowhash.fold(own[40:]), rowhash.fold(own[:40]), rowhash.fold(own[:0])])
@@ -112,21 +112,21 @@ def test_a_fold_is_that_of_its_parts_in_any_order(drawn: pa.Table) -> None:
     assert whole != rowhash.fold(np.concatenate([own, own[:1]]))
 
 
-def test_digests_stay_what_they_are() -> None:
-    # Sealed manifests hold them: a change of the function would refuse every window that is landed.
+def test_digests_are_stable() -> None:
+    # Sealed manifests contain them: a changed function would refuse every landed window.
     draw = random.Random(5)
     rows = rows_of([one_row(draw, size) for size in SIZES])
     digest = rowhash.digest_of(rowhash.fold(rowhash.row_hashes(rows, rows.column_names)))
     assert digest == "2:9847a29df5481f48feba108f37440d36dda3be206b9180213451fd717b571215"
 
 
-def test_a_type_without_a_digest_is_refused() -> None:
+def test_type_without_a_digest_is_refused() -> None:
     with pytest.raises(TypeError, match="double"):
         hashes(pa.table({"a": [0.5]}))
 
 
 @pytest.mark.spark
-def test_workers_and_driver_have_the_same_digest(spark: SparkSession, drawn: pa.Table) -> None:
+def test_workers_and_driver_compute_the_same_digest(spark: SparkSession, drawn: pa.Table) -> None:
     columns = drawn.column_names
     frame = spark.createDataFrame(drawn).repartition(3)
     assert fold_of(frame, columns) == rowhash.fold(rowhash.row_hashes(drawn, columns))

@@ -1,4 +1,4 @@
-"""The schema history in the lake: asked for any ts, read by range, never whole."""
+"""The schema history in the lake: queried for any ts, read by range, never as a whole."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def names(state: SchemaState) -> list[tuple[str, int]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("every", [1000, 7])
-def test_the_schema_at_any_ts_is_the_fold_of_the_jobs_up_to_it(
+def test_schema_at_any_ts_is_the_fold_of_the_jobs_up_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:  # S0-60 S0-61
     monkeypatch.setattr(schemas, "SNAPSHOT_EVERY", every)
@@ -50,7 +50,7 @@ def test_the_schema_at_any_ts_is_the_fold_of_the_jobs_up_to_it(
     assert [job.id for _, job in history.changes(jobs[3][0], jobs[9][0])] == [job.id for _, job in jobs[4:10]]
 
 
-def test_what_a_dead_attempt_appended_twice_changes_nothing(tmp_path: Path) -> None:  # R-20
+def test_rows_appended_twice_by_a_dead_run_change_nothing(tmp_path: Path) -> None:  # R-20
     history, jobs = SchemaHistory(LakePaths(str(tmp_path))), bank_jobs()
     history.begin(0, SchemaState())
     for _ in range(2):
@@ -59,7 +59,7 @@ def test_what_a_dead_attempt_appended_twice_changes_nothing(tmp_path: Path) -> N
     assert len(history.changes(0, jobs[-1][0])) == len(jobs)
 
 
-def test_a_bootstrap_from_shuffled_jobs_answers_for_every_ts_before_and_at_the_start(
+def test_bootstrap_from_shuffled_jobs_answers_for_every_ts_up_to_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # S0-61
     monkeypatch.setattr(schemas, "SNAPSHOT_EVERY", 5)
@@ -79,7 +79,7 @@ def test_a_bootstrap_from_shuffled_jobs_answers_for_every_ts_before_and_at_the_s
     assert len(history.changes(0, lo)) == sum(job.took_effect for _, job in jobs[:-3])
 
 
-def test_a_bootstrap_that_died_half_way_is_done_again_from_the_start(tmp_path: Path) -> None:  # S0-61, R-20
+def test_interrupted_bootstrap_is_repeated_from_the_start(tmp_path: Path) -> None:  # S0-61, R-20
     raw, jobs = list(Capture(BANK).jobs()), bank_jobs()
 
     def dying() -> Iterator[dict[str, Any]]:
@@ -89,14 +89,16 @@ def test_a_bootstrap_that_died_half_way_is_done_again_from_the_start(tmp_path: P
     history = SchemaHistory(LakePaths(str(tmp_path)))
     with pytest.raises(ConnectionError):
         history.bootstrap(jobs[-1][0], dying())
-    history.append(jobs[5][0], jobs[:5])  # what a death between two parts leaves
+    history.append(jobs[5][0], jobs[:5])  # the state after a death between two parts
     assert not history.exists()
     history.bootstrap(jobs[-1][0], raw)
     assert names(history.state_at(jobs[-1][0])) == names(SchemaState().fold(jobs))
     assert len(history.changes(0, jobs[-1][0])) == sum(job.took_effect for _, job in jobs)
 
 
-def test_jobs_that_finish_in_another_order_than_they_committed_are_placed_by_version() -> None:  # tidb-binlog 5.4, 1.14
+def test_jobs_that_finish_in_another_order_than_they_committed_are_ordered_by_version() -> (
+    None
+):  # tidb-binlog 5.4, 1.14
     # U-11
     raw = [dict(one, binlog=dict(one["binlog"])) for one in list(Capture(BANK).jobs())[:4]]
     for number, (version, finished) in enumerate([(1, 10), (2, 90), (3, 40), (4, 50)]):
@@ -106,7 +108,7 @@ def test_jobs_that_finish_in_another_order_than_they_committed_are_placed_by_ver
         assert [(ts, job.schema_version) for ts, job in spool.ordered()] == [(10, 1), (40, 2), (40, 3), (50, 4)]
 
 
-def test_a_state_is_read_once_until_a_ddl_makes_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_is_read_once_until_the_next_ddl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths, known, read = LakePaths(str(tmp_path)), StateCache(), []
     history, jobs = SchemaHistory(paths), bank_jobs()
     history.append(jobs[9][0], jobs[:10])
@@ -150,12 +152,12 @@ def bootstrap_peak_mib(folder: Path, count: int) -> int:
 
 @pytest.mark.soak
 @pytest.mark.long
-def test_a_long_history_costs_little_memory(tmp_path: Path) -> None:  # S0-60, S0-61, U-04
-    # The libraries take what the machine gives them, 80 more for many jobs; these, held at once, would be 50 beyond it.
+def test_long_history_needs_little_memory(tmp_path: Path) -> None:  # S0-60, S0-61, U-04
+    # The libraries take what the machine offers, 80 MiB more for many jobs; holding all jobs would need another 50 MiB.
     libraries = bootstrap_peak_mib(tmp_path / "few", 1_000)
     assert bootstrap_peak_mib(tmp_path / "many", 30_000) < libraries + 105
 
 
 @pytest.mark.soak
-def test_a_history_of_100000_jobs_costs_little_memory(tmp_path: Path) -> None:  # U-04
+def test_history_of_100000_jobs_needs_little_memory(tmp_path: Path) -> None:  # U-04
     assert bootstrap_peak_mib(tmp_path, 100_000) < 400

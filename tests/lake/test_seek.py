@@ -1,4 +1,4 @@
-"""A bounded search gives what the whole read gives, page by page, however early it has to stop."""
+"""A bounded search gives the result of a full read page by page, however early it has to stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ HOT = where_table("shop", "item") & where_keys(['["7"]'])
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> LakePaths:
-    """A file a window: key 1 changes in the first and the last, key 7 three times in each, twice in one transaction."""
+    """One file per window: key 1 changes in the first and the last, key 7 three times in each, twice in one
+    transaction.
+    """
     paths = LakePaths(str(tmp_path_factory.mktemp("lake")))
     made = SampleLake(paths)
     made.begin(BASE, table_of("item", 101, {"id": t.LONG, "v": t.VARCHAR}, ["id"]))
@@ -44,7 +46,7 @@ def _change(key: int, ts: int, seq: int) -> Change:
     return Change(ts, ts - 1, "item", row, {**row, "v": "b"}, seq)
 
 
-def every(lake: LakePaths, where: ds.Expression, count: int, seconds: float) -> list[Slice]:
+def read_all_pages(lake: LakePaths, where: ds.Expression, count: int, seconds: float) -> list[Slice]:
     """Page after page, from the newest."""
     pages, upto = [], END
     while True:
@@ -63,21 +65,21 @@ def test_pages_together_are_the_whole_history(
     lake: LakePaths, where: ds.Expression, count: int, seconds: float
 ) -> None:
     # C-07
-    pages = every(lake, where, count, seconds)
+    pages = read_all_pages(lake, where, count, seconds)
     found: list[RowVersion] = [change for page in reversed(pages) for change in page.changes]
     assert found == read_changes(lake, BASE, END, where)
-    # Changes of one commit_ts stay together: a page may have one more.
+    # Changes of one commit_ts stay together, so a page may have one more.
     assert all(len(page.changes) <= count + 1 for page in pages)
 
 
-def test_a_search_that_ran_out_of_time_says_how_far_it_got(lake: LakePaths) -> None:
+def test_search_that_ran_out_of_time_reports_its_position(lake: LakePaths) -> None:
     first = find_newest(lake, BASE, END, HOT, 100, Budget(0))
     assert not first.whole
     assert BASE < first.since < END - S
     assert first.changes == tuple(read_changes(lake, first.since, END, HOT))
 
 
-def test_one_commit_of_too_many_changes_gives_its_first_and_says_how_many_are_left(tmp_path: Path) -> None:
+def test_commit_with_too_many_changes_gives_the_first_and_counts_the_rest(tmp_path: Path) -> None:
     made = _begun(tmp_path)
     many, old, new = BASE + 5, BASE + 2, BASE + 9
     made.window(BASE, BASE + S, [_change(7, old, 0), *(_change(7, many, seq) for seq in range(30)), _change(7, new, 0)])
@@ -92,13 +94,13 @@ def test_one_commit_of_too_many_changes_gives_its_first_and_says_how_many_are_le
     assert (refused.changes, refused.whole, refused.late) == ((), False, False)
 
 
-def test_too_many_is_distinguished_from_too_late(lake: LakePaths) -> None:
+def test_too_many_changes_are_distinguished_from_a_timeout(lake: LakePaths) -> None:
     assert find_at_most(lake, BASE, END, HOT, 100, Budget(0)).late
     assert not find_at_most(lake, BASE, END, HOT, 2, Budget(60)).late
 
 
 @pytest.mark.long
-def test_files_that_all_reach_over_the_moment_do_not_stop_a_search_that_is_late(tmp_path: Path) -> None:
+def test_files_that_all_span_the_time_do_not_end_a_late_search(tmp_path: Path) -> None:
     made = _begun(tmp_path)
     for n in range(1, 11):
         made.window(BASE + n - 1, BASE + n, [_change(7, BASE + n, 0), _change(7, BASE + S + n, 0)])
@@ -109,7 +111,7 @@ def test_files_that_all_reach_over_the_moment_do_not_stop_a_search_that_is_late(
         Audit(made.paths).transaction(BASE + 500, budget=Budget(0))
 
 
-def test_a_lake_made_anew_at_the_same_place_is_read_anew(tmp_path: Path) -> None:
+def test_recreated_lake_is_read_anew(tmp_path: Path) -> None:
     for key in (7, 1):
         shutil.rmtree(tmp_path, ignore_errors=True)
         made = _begun(tmp_path)
@@ -124,13 +126,13 @@ def _begun(place: Path) -> SampleLake:
     return made
 
 
-def test_a_lake_without_row_changes_has_no_history(tmp_path: Path) -> None:
+def test_lake_without_row_changes_has_no_history(tmp_path: Path) -> None:
     assert find_newest(LakePaths(str(tmp_path)), BASE, END, COLD, 10, Budget(1)) == Slice((), BASE, whole=True)
     assert changes_of_transaction(LakePaths(str(tmp_path)), BASE, BASE) == ([], 0)
 
 
 @pytest.mark.long
-def test_a_transaction_is_read_by_parts(tmp_path: Path) -> None:
+def test_transaction_is_read_in_parts(tmp_path: Path) -> None:
     paths = LakePaths(str(tmp_path / "shop"))
     sample(paths)
     ts = BASE + 12 * S + 1

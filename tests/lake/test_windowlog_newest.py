@@ -13,8 +13,8 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from deploy.local.sample_lake import BASE, S, sample
 
 
-def test_the_newest_are_those_of_the_whole_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Many small files and few, so that the search has to know when to stop.
+def test_newest_events_equal_those_of_the_whole_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Many small files and few large ones, so that the search has to know when to stop.
     monkeypatch.setattr(control, "COMPACT_EVERY", 10)
     log = WindowLog(LakePaths(str(tmp_path)))
     for hi in [20, 40, 10, 30, 60, 50]:
@@ -31,13 +31,13 @@ def test_the_newest_are_those_of_the_whole_log(tmp_path: Path, monkeypatch: pyte
     assert log.events_at([]) == []
 
 
-def test_an_empty_log_says_nothing(tmp_path: Path) -> None:
+def test_empty_log_has_no_events(tmp_path: Path) -> None:
     log = WindowLog(LakePaths(str(tmp_path)))
     assert (log.newest(("land",), 3), log.last_event(("land",)), log.events_at([1])) == ([], None, [])
 
 
 @pytest.mark.long
-def test_the_ddl_of_a_lake_by_time_and_by_table(tmp_path: Path) -> None:
+def test_ddl_of_a_lake_are_listed_by_time_and_by_table(tmp_path: Path) -> None:
     paths = LakePaths(str(tmp_path / "shop"))
     assert newest_ddls(paths, 5) == []
     sample(paths)

@@ -1,4 +1,4 @@
-"""Reads of the window log give what a reading of it all gives, and cost no more as it grows."""
+"""Reads of the window log equal a read of the whole log, and cost no more as it grows."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def a_lake(folder: Path, ends: list[int], merged: int) -> WindowLog:
 
 @settings(max_examples=examples(8), deadline=None)
 @given(st.sets(st.integers(11, 60), min_size=1, max_size=8), st.integers(0, 8), st.integers(5, 65), st.integers(0, 30))
-def test_reads_by_range_are_the_whole_read_cut(
+def test_reads_by_range_equal_the_cut_whole_read(
     tmp_path_factory: pytest.TempPathFactory, ends: set[int], merged: int, lo: int, span: int
 ) -> None:
-    # DESIGN 3.3: nothing may be missed because it was not looked at
+    # DESIGN 3.3: nothing may be missed because it was not read
     windows = list(zip([10, *sorted(ends)], sorted(ends), strict=False))
     log = a_lake(tmp_path_factory.mktemp("lake"), sorted(ends), merged)
     hi = lo + span
@@ -60,7 +60,7 @@ def test_reads_by_range_are_the_whole_read_cut(
     assert log.greatest_hi("merge") == (windows[: max(merged, 0)][-1][1] if merged else None)
 
 
-def test_a_lake_that_was_never_landed_has_no_range(tmp_path: Path) -> None:
+def test_lake_without_landed_windows_has_no_range(tmp_path: Path) -> None:
     log = WindowLog(LakePaths(str(tmp_path)))
     assert (log.landed_range(), log.landed_ts(), log.list_unmerged(9), log.events()) == (None, None, [], [])
     log.record(WindowEvent("start", 5, 5, "done"))
@@ -68,7 +68,7 @@ def test_a_lake_that_was_never_landed_has_no_range(tmp_path: Path) -> None:
 
 
 def test_old_windows_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # S0-60: cost is flat in history. Files that are full stay as they are, and their statistics exclude them.
+    # S0-60: the cost does not grow with history. Full files stay unchanged, and their statistics exclude them.
     monkeypatch.setattr(control, "FILE_BYTES", 2_000)
     monkeypatch.setattr(control, "COMPACT_EVERY", 8)
     monkeypatch.setattr(controlrows, "SMALL_BYTES", 0)
@@ -100,7 +100,7 @@ def test_two_readers_see_each_others_events(tmp_path: Path) -> None:
         assert one.landed_ts() == other.landed_ts() == hi
 
 
-def test_the_newest_version_of_each_mirror_is_known_without_its_history(
+def test_newest_version_of_each_mirror_is_known_without_its_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror_versions, "HEAD_EVERY", 10)
@@ -112,7 +112,7 @@ def test_the_newest_version_of_each_mirror_is_known_without_its_history(
             MirrorVersion("d", "busy", hi, hi - 1, hi, hi % 2 == 0),
         ]
         if hi == 30:
-            # The run died behind its tables and did the window again.
+            # The run died after its tables and repeated the window.
             versions.record(rows)
         versions.record(rows)
         wanted |= {(row.db, row.table): row for row in rows}

@@ -8,7 +8,7 @@ import pytest
 from support.drainerfiles import payloads_of, write_files
 from support.dumps import write_dump
 from support.mariadb import MariaDb, rows
-from support.reparation import compared, load_base, run
+from support.reparation import compare_with_state, load_base, run
 from support.replication_files import write_replication
 from support.sinkfiles import write_by_sink
 
@@ -81,7 +81,7 @@ def test_files_of_the_sink_come_back_too(name: str, empty_server: MariaDb, tmp_p
         run(empty_server, tmp_path, start_tso=base.commit_ts + 1, stop_tso=state.commit_ts)
         with empty_server.connect() as link, link.cursor() as cursor:
             hands.due(cursor.execute, state.commit_ts)
-        assert compared(capture, state, empty_server).differences == [], state.step
+        assert compare_with_state(capture, state, empty_server).differences == [], state.step
 
 
 def replay(name: str, server: MariaDb, folder: Path) -> None:
@@ -95,7 +95,7 @@ def replay(name: str, server: MariaDb, folder: Path) -> None:
     for state in wanted:
         restored = run(server, folder, start_tso=base.commit_ts + 1, stop_tso=state.commit_ts)
         assert restored.rows > 0
-        assert compared(capture, state, server).differences == []
+        assert compare_with_state(capture, state, server).differences == []
     # What is complete does nothing.
     assert run(server, folder, start_tso=base.commit_ts + 1, stop_tso=wanted[-1].commit_ts).state == "already"
 
@@ -118,7 +118,7 @@ def test_a_dump_and_files_alone_give_the_state_of_any_commit(
     empty_server.wipe()
     for state in (first, last):
         run(empty_server, files, base=str(dump), stop_tso=state.commit_ts)
-        assert compared(capture, state, empty_server).differences == []
+        assert compare_with_state(capture, state, empty_server).differences == []
     assert run(empty_server, files, base=str(dump), stop_tso=last.commit_ts).state == "already"
     with pytest.raises(ConfigError, match="newer than the end"):
         run(empty_server, files, base=str(dump), stop_tso=base.commit_ts - 1)
@@ -131,7 +131,7 @@ def test_files_alone_are_the_state_where_they_begin_with_the_source(empty_server
     (state,) = read_expected_states(capture)
     write_files(tmp_path, payloads_of(capture), 1 << 20)
     run(empty_server, tmp_path)
-    assert compared(capture, state, empty_server).differences == []
+    assert compare_with_state(capture, state, empty_server).differences == []
 
 
 @pytest.mark.servers("mariadb")
@@ -144,12 +144,12 @@ def test_restore_takes_files_in_the_place_of_the_lake(empty_server: MariaDb, tmp
     file = write_replication(tmp_path, "orders", target=target)
     words = ["--replication", str(file), "--files", str(tmp_path), "--to", str(state.commit_ts), "--output", "json"]
     assert cli.run(["restore", *words]) == 0
-    assert compared(capture, state, empty_server).differences == []
+    assert compare_with_state(capture, state, empty_server).differences == []
     # another tool loaded a base: its commit_ts is given
     empty_server.wipe()
     base = list(read_expected_states(capture))[1]
     load_base(capture, empty_server, base.commit_ts)
     assert cli.run(["restore", *words, "--base", str(base.commit_ts)]) == 0
-    assert compared(capture, state, empty_server).differences == []
+    assert compare_with_state(capture, state, empty_server).differences == []
     write_replication(tmp_path, "orders", target=target, filter='ignore-txn-commit-ts = ["5"]')
     assert cli.run(["restore", *words]) == 1

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.children import ended, start_child
+from support.children import start_child, wait_for_exit
 from support.drainerfiles import (
     Story,
     Written,
@@ -66,7 +66,7 @@ def assert_whole(server: MariaDb) -> None:
 def run_in_child(server: MariaDb, folder: Path, hook: Callable[[str], None]) -> int:
     """A run in a process of its own; how it ended."""
     settings = settings_of(server, folder, window_rows=3)
-    return ended(start_child(partial(restore, hook=hook), settings, LocalStore(folder)))
+    return wait_for_exit(start_child(partial(restore, hook=hook), settings, LocalStore(folder)))
 
 
 STEPS = [

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.feeding import FedCluster, contents
-from support.feedload import TABLES, Load, fed_on, purge, run_windows
+from support.feedload import TABLES, Load, purge, run_windows, wait_for_transactions
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
 pytestmark = [pytest.mark.soak, pytest.mark.mariadb, pytest.mark.process, pytest.mark.e2e]
@@ -44,10 +44,10 @@ class Faults:
         self.seen[fault.__name__] += 1
         self._loads += 1
         with Load(self._server, self._loads * LOADS):
-            fed_on(self._cluster)
+            wait_for_transactions(self._cluster)
             if fault in under_load:
                 fault()
-                fed_on(self._cluster)
+                wait_for_transactions(self._cluster)
         if fault not in under_load:
             fault()
 
@@ -64,7 +64,7 @@ class Faults:
         """A pump is paused, and comes back."""
         name = self._draw.choice(sorted(self._cluster.pumps))
         self._cluster.stop_pump(name)
-        fed_on(self._cluster)
+        wait_for_transactions(self._cluster)
         self._cluster.start_pump(name)
 
     def connections(self) -> None:

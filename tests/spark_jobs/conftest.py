@@ -1,4 +1,4 @@
-"""The Spark shell's tests find their helpers beside them; the Spark session is that of all rooms."""
+"""The Spark shell's tests import helper modules of their own folder and share the session's Spark session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytest_generate_tests, server, empty_server = servers.pytest_generate_tests, ser
 
 @pytest.fixture(scope="session")
 def mirrored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Mirrored:
-    """Three windows with DDL, merged and mirrored. Tests read it; who changes a lake takes a copy."""
+    """Three windows with DDL, merged and mirrored. Tests only read it; a test that changes a lake copies it first."""
     from mirrored import Mirrored
 
     return Mirrored(spark, tmp_path_factory.mktemp("lake"))
@@ -32,7 +32,7 @@ def mirrored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> M
 
 @pytest.fixture(scope="session")
 def landed_shop(tmp_path_factory: pytest.TempPathFactory) -> LandedShop:
-    """Each number of windows is landed once."""
+    """Land each number of windows only once."""
     from sqlsink import land_shop
 
     root = tmp_path_factory.mktemp("landed")
@@ -47,7 +47,7 @@ def landed_shop(tmp_path_factory: pytest.TempPathFactory) -> LandedShop:
 
 @pytest.fixture
 def make(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> Make:
-    """Makes a lake of a workload with a feed; the registry's policy is BACKWARD."""
+    """Make a lake of a workload with a feed; the registry's compatibility is set to BACKWARD."""
     from fed import Fed
 
     def make(workload: Workload, **feed: Any) -> Fed:

@@ -27,7 +27,7 @@ FEED = "kafka-avro"
 
 
 class Fed:
-    """A lake with one feed, whose topics have names of this test."""
+    """A lake with one feed whose topics have names unique to this test."""
 
     def __init__(self, root: Path, workload: Workload, kafka: Kafka, registry: Apicurio, **feed: Any) -> None:
         self.kafka, self.registry = kafka, registry
@@ -39,7 +39,7 @@ class Fed:
             "dispatchers": [{"matcher": ["*.*"], "topic": f"{self.prefix}.{{schema}}.{{table}}"}],
             **feed,
         }
-        # The position in Kafka is the replication's and the feed's.
+        # Kafka stores the position by replication and feed, so the replication's name must be unique too.
         config = {"feed": [section], "mirror": {"enabled": False}, "name": self.prefix.lower()[:60].strip("_")}
         self.lakehouse = Lakehouse(None, root, Source.of_workload(workload), config)
         self.ctx: StageContext = self.lakehouse.context()
@@ -71,7 +71,7 @@ class Fed:
 
 
 Make = Callable[..., Fed]
-"""Of (workload, keys of the feed's section): the fixture `make`."""
+"""The fixture `make`, called with a workload and keys of the feed's section."""
 
 
 def windows(history: History) -> list[Bounds]:

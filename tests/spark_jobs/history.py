@@ -15,7 +15,7 @@ Tables = dict[tuple[str, str], list[Row]]
 
 @dataclass
 class History:
-    """`cuts`: the ends of windows. `states`: (commit_ts, all tables) behind every commit and DDL."""
+    """`cuts`: the ends of windows. `states`: (commit_ts, all tables) after every commit and DDL."""
 
     workload: Workload = field(default_factory=Workload)
     cuts: list[int] = field(default_factory=list)
@@ -29,7 +29,9 @@ class History:
 
 
 def shop() -> History:
-    """Two databases' worth of DML with DDL in between: three windows, the second holds six DDL on four tables."""
+    """Two databases' worth of DML with DDL in between: three windows, the second of which holds six DDL on four
+    tables.
+    """
     h = History()
     w = h.workload
     w.create_database("shop")
@@ -67,7 +69,9 @@ def shop() -> History:
 
 
 def pairs(h: History) -> None:
-    """One more window: a composite key with a binary column; its row moves twice, and another takes a key it left."""
+    """One more window: a composite key with a binary column; its row moves twice, and another row takes a key it
+    left.
+    """
     w = h.workload
     code = Col("code", t.VARCHAR, 16)
     h.did(w.create_table("shop", "pair", [integer("n"), code, text("name")], ["n", "code"]))
@@ -81,17 +85,17 @@ def pairs(h: History) -> None:
 
 
 def plain(rows: list[Row]) -> list[list[tuple[str, str | None]]]:
-    """Rows in an order that does not depend on where they came from."""
+    """Rows in an order that does not depend on their origin."""
     return sorted((sorted(row.items()) for row in rows), key=str)
 
 
 def as_text(value: object) -> str | None:
-    """A value as the model has it."""
+    """A value in the form of the model."""
     return None if value is None else value.hex().upper() if isinstance(value, bytes) else str(value)
 
 
 def shown(server: MariaDb) -> dict[tuple[str, str], Any]:
-    """All rows of `shop`, as the model writes them."""
+    """All rows of `shop` in the form of the model."""
     found = {}
     for (name,) in rows(server, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'shop'"):
         columns = [column for (column, *_) in rows(server, f"SHOW COLUMNS FROM shop.`{name}`")]

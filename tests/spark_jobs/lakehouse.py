@@ -1,4 +1,4 @@
-"""A lake whose windows are landed by hand: stages behind land are tested without pumps, on the same tables."""
+"""A lake whose windows are landed by hand, to test the stages after land without pumps on the same tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLUSTER_ID = 7
 
 @dataclass
 class Source:
-    """What a source logged: complete binlogs (C with the value of their P) in commit order, and its DDL jobs."""
+    """A source's log: complete binlogs (C with the value of their P) in commit order, and its DDL jobs."""
 
     binlogs: list[pb.Binlog]
     jobs: list[DdlJob]
@@ -55,7 +55,7 @@ class Source:
         return cls.of(capture.binlogs(), capture.jobs())
 
     def changes(self) -> list[tuple[int, DdlJob]]:
-        """(commit_ts, job): the place of each job is that of its binlog, else its end."""
+        """(commit_ts, job): the position of a job is that of its binlog, or else its end."""
         logged = {b.ddl_job_id: b.commit_ts for b in self.binlogs if _is_ddl(b)}
         return [(logged.get(job.id, job.finished_ts), job) for job in self.jobs]
 
@@ -66,7 +66,7 @@ def _is_ddl(binlog: pb.Binlog) -> bool:
 
 @dataclass
 class Lakehouse:
-    """Lands and merges windows of a source one after the other; without `spark` a stage that asks for it fails."""
+    """Lands and merges windows of a source one after the other; without `spark`, a stage that asks for it fails."""
 
     spark: SparkSession | None
     root: Path
@@ -82,14 +82,14 @@ class Lakehouse:
         return self.spark
 
     def land(self, lo: int, hi: int) -> Bounds:
-        """The window (lo, hi], landed and merged."""
+        """Land and merge the window (lo, hi]."""
         ctx, bounds = self.context(), Bounds(lo, hi)
         self.land_only(lo, hi)
         merge.run(ctx, bounds)
         return bounds
 
     def land_only(self, lo: int, hi: int, chunks: int = 1) -> None:
-        """The window (lo, hi], landed; each payload in so many chunks."""
+        """Land the window (lo, hi] with each payload in `chunks` chunks."""
         ctx, bounds = self.context(), Bounds(lo, hi)
         ensure_tables(ctx.paths)
         binlogs = [b for b in self.source.binlogs if lo < b.commit_ts <= hi]
@@ -123,14 +123,14 @@ def _rows(b: pb.Binlog, chunks: int) -> Iterator[tuple[Any, ...]]:
     kind = "ddl" if b.ddl_query else "dml"
     day = tso.to_datetime(b.commit_ts).date()
     size = -(-len(payload) // chunks)
-    # The last one first: whoever joins them must look at their numbers.
+    # Last chunk first: a reader that joins chunks must sort them by number.
     for chunk in reversed(range(chunks)):
         part = payload[chunk * size : (chunk + 1) * size]
         yield (b.commit_ts, b.start_ts, chunk, day, "pump-1", kind, 0, b.ddl_job_id, b.ddl_schema_state, part)
 
 
 def rows_of(table: Any, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """The rows of a Delta table at `table` through delta-rs, an engine other than the one that wrote it."""
+    """The rows of a Delta table at `table`, read through delta-rs, not through the engine that wrote it."""
     from deltalake import DeltaTable
 
     return DeltaTable(str(table)).to_pyarrow_dataset().to_table(columns=names).to_pylist()

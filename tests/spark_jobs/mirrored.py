@@ -19,7 +19,7 @@ from spark_jobs.mirror import stage as mirror
 
 
 class Mirrored:
-    """The history's windows in a lake with their mirrors; the second window's first attempt dies before its record."""
+    """The history's windows in a lake with their mirrors; the second window's first try dies before its record."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.history: History = shop()

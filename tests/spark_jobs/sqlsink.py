@@ -1,4 +1,4 @@
-"""A source history with everything that a SQL sink must follow, in a lake with a target behind it."""
+"""A source history with everything that a SQL sink must follow, in a lake with a target."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 
 LandedShop = Callable[[int], Path]
-"""A lake with the first windows of the history, landed and merged; to be copied."""
+"""A lake with the first windows of the history, landed and merged; copy it before use."""
 
 
 def land_shop(root: Path, windows: int) -> None:
-    """Land and merge that many windows of the history."""
+    """Land and merge the first `windows` windows of the history."""
     history = shop()
     lakehouse = Lakehouse(None, root, Source.of_workload(history.workload))
     for lo, hi in list(zip([0, *history.cuts], history.cuts, strict=False))[:windows]:
@@ -30,7 +30,7 @@ def land_shop(root: Path, windows: int) -> None:
 
 
 class Sink:
-    """The history in a lake with a server behind it; databases are dropped before. `landed`: a lake to begin with."""
+    """The history in a lake with a server as target; its databases are dropped first. `landed`: a lake to copy."""
 
     def __init__(
         self, spark: SparkSession | None, root: Path, server: MariaDb, *, landed: Path | None = None, **target: Any
@@ -56,7 +56,7 @@ class Sink:
         return [*results, finalize.run(self.ctx, Bounds(results[1].lo, results[1].hi))]
 
     def target(self) -> dict[tuple[str, str], Any]:
-        """All rows of the target's database `shop` as the model writes them."""
+        """All rows of the target's database `shop` in the form of the model."""
         found = {}
         for (name,) in rows(
             self.server, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'shop'"

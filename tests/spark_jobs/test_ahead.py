@@ -1,4 +1,4 @@
-"""A window that is derived while the one before is applied: the same rows, and only where the target is as supposed."""
+"""A window derived ahead, while the previous one is applied, is used only if the target is as expected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.mariadb
 
 
 class Pieces:
-    """A history of three windows, of which the first is derived and not yet applied; the others have landed."""
+    """A history of three landed windows; the first is derived but not yet applied."""
 
     def __init__(self, root: Path, server: MariaDb, landed: Path, **target: Any) -> None:
         self.sink = Sink(None, root, server, landed=landed, **target)
@@ -32,7 +32,7 @@ class Pieces:
         self.sink.derive(self.first)
 
     def derive_ahead(self, window: Bounds, following: Bounds) -> list[Any]:
-        """`following`, before `window` is applied; the reasons why not."""
+        """Derive `following` before `window` is applied; return the reasons for refusals."""
         with capture_logs() as logs, Ahead(self.ctx) as ahead:
             ahead.start(window, lambda: following)
             ahead.wait()
@@ -59,7 +59,7 @@ def pieces(mariadb: MariaDb, tmp_path: Path, landed_shop: LandedShop) -> Pieces:
     [{}, {"mode": "parallel", "safe-mode": "auto"}, {"mode": "ordered"}],
     ids=["atomic", "parallel", "ordered"],
 )
-def test_windows_derived_ahead_are_applied_as_they_are(
+def test_windows_derived_ahead_are_applied_unchanged(
     mariadb: MariaDb, tmp_path: Path, landed_shop: LandedShop, target: dict[str, Any]
 ) -> None:
     # 18, DESIGN 3.7: six DDL on four tables in the second window
@@ -82,7 +82,7 @@ def test_windows_derived_ahead_are_applied_as_they_are(
     assert pieces.rows() == in_turn.rows()
 
 
-def test_nothing_is_sealed_before_the_window_before_is_applied(pieces: Pieces) -> None:  # R-16, R-62
+def test_nothing_is_sealed_before_the_previous_window_is_applied(pieces: Pieces) -> None:  # R-16, R-62
     assert pieces.derive_ahead(pieces.first, pieces.second) == []
     assert pieces.ctx.windows.apply_manifests(pieces.second.lo, pieces.second.hi) == []
     finalize.run(pieces.ctx, pieces.first)
@@ -90,7 +90,7 @@ def test_nothing_is_sealed_before_the_window_before_is_applied(pieces: Pieces) -
     assert len(pieces.ctx.windows.apply_manifests(pieces.second.lo, pieces.second.hi)) == 1
 
 
-def test_nothing_is_derived_behind_a_window_that_is_not_the_targets_next(pieces: Pieces) -> None:
+def test_nothing_is_derived_after_a_window_that_is_not_the_targets_next(pieces: Pieces) -> None:
     finalize.run(pieces.ctx, pieces.first)
     written = pieces.versions()
     for window in (pieces.first, pieces.third):
@@ -111,7 +111,7 @@ def shrink_packets(pieces: Pieces) -> None:
 
 
 def rewrite_statements(pieces: Pieces) -> None:
-    """As another process does that derives the window with another configuration."""
+    """Act like another process that derives the window with another configuration."""
     place = pieces.ctx.paths.table("statement")
     rows = DeltaTable(place).to_pyarrow_table()
     other = rows.set_column(rows.schema.get_field_index("digest"), "digest", [["0"] * rows.num_rows])
@@ -119,7 +119,7 @@ def rewrite_statements(pieces: Pieces) -> None:
 
 
 @pytest.mark.parametrize("happens", [set_table_aside, shrink_packets, rewrite_statements])
-def test_a_window_is_derived_again_where_something_else_happened(pieces: Pieces, happens: Any) -> None:
+def test_window_is_derived_again_after_an_unexpected_change(pieces: Pieces, happens: Any) -> None:
     with pieces.sink.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@GLOBAL.max_allowed_packet")
         [packet] = cursor.fetchone() or ()
@@ -140,8 +140,8 @@ def test_a_window_is_derived_again_where_something_else_happened(pieces: Pieces,
         execute(pieces.sink.server, f"SET GLOBAL max_allowed_packet = {packet}")
 
 
-def test_a_window_that_fails_leaves_what_was_derived_ahead_to_nobody(pieces: Pieces) -> None:
-    # The next run takes both windows as one: the target is where it was.
+def test_work_derived_ahead_is_discarded_if_the_previous_window_fails(pieces: Pieces) -> None:
+    # The target has not moved, so the next run takes both windows as one.
     assert pieces.derive_ahead(pieces.first, pieces.second) == []
     both = pieces.sink.apply(Bounds(pieces.first.lo, pieces.second.hi))
     assert (both[-1].lo, both[-1].hi) == (pieces.first.lo, pieces.second.hi)
@@ -156,21 +156,25 @@ def test_a_window_that_fails_leaves_what_was_derived_ahead_to_nobody(pieces: Pie
     ],
     ids=["shapes", "spark"],
 )
-def test_what_asks_the_target_or_spark_waits_for_its_turn(pieces: Pieces, config: dict[str, Any], reason: str) -> None:
+def test_window_that_needs_the_target_or_spark_is_not_derived_ahead(
+    pieces: Pieces, config: dict[str, Any], reason: str
+) -> None:
     own = pieces.sink.lakehouse.config
     pieces.sink.lakehouse.config = {**own, **config, "target": {**own["target"], **config.get("target", {})}}
     pieces.ctx = pieces.sink.lakehouse.context()
     assert pieces.derive_ahead(pieces.first, pieces.second) == [reason]
 
 
-def test_keys_of_a_shared_table_are_asked_for_in_turn(pieces: Pieces, monkeypatch: pytest.MonkeyPatch) -> None:
-    # S4-03: the target must have the rows of the window before when it is asked.
+def test_window_with_keys_of_a_shared_table_is_not_derived_ahead(
+    pieces: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # S4-03: the target is asked for keys, so it must already have the previous window's rows.
     monkeypatch.setattr(compact, "shared_tables", lambda *_: {("shop", "item")})
     reason = "the target says which keys of a shared table it has"
     assert pieces.derive_ahead(pieces.first, pieces.second) == [reason]
 
 
-def test_an_error_is_left_to_the_stage_itself(pieces: Pieces) -> None:
+def test_error_while_deriving_ahead_is_left_to_the_stage(pieces: Pieces) -> None:
     def fail() -> Bounds:
         raise Permanent("the piece cannot be landed")
 
@@ -183,7 +187,7 @@ def test_an_error_is_left_to_the_stage_itself(pieces: Pieces) -> None:
     pieces.require_equal(pieces.second)
 
 
-def test_a_fault_of_ours_is_raised(pieces: Pieces) -> None:
+def test_programming_error_while_deriving_ahead_is_raised(pieces: Pieces) -> None:
     def fail() -> Bounds:
         raise KeyError("a bug")
 

@@ -1,4 +1,4 @@
-"""What convert lets pass where a table may be set aside (U-16); no Spark."""
+"""Which DDL convert accepts if a table may be set aside (U-16); no Spark."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SEQUENCE = "CREATE SEQUENCE `t`"
 
 
 class Cut(NamedTuple):
-    """As much of a sink's window as is asked."""
+    """The part of a sink's window that convert reads here."""
 
     cuts: tuple[LandedDdl, ...]
 
 
-def test_a_ddl_that_cannot_be_said_stops_only_where_its_table_may_not_be_set_aside() -> None:
+def test_inexpressible_ddl_stops_only_if_its_table_may_not_be_set_aside() -> None:
     window: Any = Cut((LandedDdl(7, 7, 6, 1, 1, 34, "app", "t", SEQUENCE, SEQUENCE, "apply", "", SIDES, SIDES),))
     stop, policy = Target(db_type="mysql"), Target(db_type="mysql", on_table_error="set-aside")
     with pytest.raises(TargetRefused, match=r"cannot be expressed.*`binlake table aside`"):

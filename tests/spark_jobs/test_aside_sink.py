@@ -1,4 +1,4 @@
-"""Through the stages: a missing table is set aside, the others follow, it comes back; DDL are looked at behind."""
+"""Through the stages: a missing table is set aside while others continue, and returns; DDL are verified afterwards."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ def without_log(found: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any]
     return {name: data for name, data in found.items() if name != ("shop", "log")}
 
 
-def test_one_missing_table_stops_no_other_and_comes_back(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
-    # U-16: rows and a DDL (DROP COLUMN) of it are passed over; ADD COLUMN and TRUNCATE of others are verified behind
+def test_missing_table_stops_no_other_table_and_can_be_brought_back(
+    spark: SparkSession, mariadb: MariaDb, tmp_path: Path
+) -> None:
+    # U-16: its rows and a DDL (DROP COLUMN) are skipped; ADD COLUMN and TRUNCATE of other tables are verified
     sink = Sink(spark, tmp_path, mariadb, **{"on-table-error": "set-aside"})
     verified = []
     for number, bounds in enumerate(sink.windows):

@@ -1,4 +1,4 @@
-"""What an auditor asks: a row over its keys, a transaction, a table as of a moment; in Python and in Spark SQL."""
+"""Audits: a row across key changes, a transaction, a table as of a time; in Python and in Spark SQL."""
 
 from __future__ import annotations
 
@@ -57,29 +57,27 @@ def life(audit: Audit, *key: str, follow: bool = True) -> Life:
 FIRST: Life = [("insert", None, "1"), ("update", "1", "2"), ("update", "2", "3"), ("delete", "3", None)]
 
 
-def test_a_row_is_followed_over_its_keys(audit: Audit) -> None:  # C-07
+def test_row_is_followed_across_key_changes(audit: Audit) -> None:  # C-07
     assert life(audit, "3", "AB01", follow=False) == FIRST[2:]
     assert life(audit, "3", "AB01") == FIRST
     assert life(audit, "2", "AB01") == FIRST
-    # Another row took the key that it left: both had it.
+    # Another row took the key that this row left, so the key's history shows both.
     assert life(audit, "1", "AB01") == [*FIRST[:3], ("insert", None, "1"), *FIRST[3:]]
 
 
-def test_binary_keys_are_found_however_they_are_written(audit: Audit) -> None:
+def test_binary_keys_are_found_in_any_notation(audit: Audit) -> None:
     assert life(audit, "2", "0xab01") == life(audit, "2", "AB01")
     assert life(audit, "2", "AB02") == []
     with pytest.raises(ConfigError, match=r"the key has 1 values, and rows are identified by \(n, code\)"):
         life(audit, "2")
 
 
-def test_a_keyless_row_is_its_own_key(audit: Audit) -> None:
+def test_keyless_row_is_identified_by_all_its_columns(audit: Audit) -> None:
     log = audit.row_history("shop", "log", ["x1"])
     assert [(c.op, c.after) for c in log] == [("insert", {"what": "x1"})] * 5
 
 
-def test_a_transaction_is_found_by_commit_and_by_start_with_the_sinks_that_took_it(
-    mirrored: Mirrored, audit: Audit
-) -> None:
+def test_transaction_is_found_by_commit_ts_and_start_ts_with_its_sinks(mirrored: Mirrored, audit: Audit) -> None:
     moved = audit.row_history("shop", "item", ["4000"])[0]
     found = audit.transaction(moved.commit_ts)
     assert found is not None
@@ -100,7 +98,7 @@ def test_a_transaction_is_found_by_commit_and_by_start_with_the_sinks_that_took_
     assert audit.transaction(moved.commit_ts + 1) is None
 
 
-def test_questions_beyond_the_lake_say_what_it_holds(audit: Audit) -> None:
+def test_questions_beyond_the_lake_report_what_it_holds(audit: Audit) -> None:
     # R-33
     first, last = audit.merged_range()
     with pytest.raises(LostRange, match=f"the lake ends at {last} \\(20"):
@@ -111,7 +109,7 @@ def test_questions_beyond_the_lake_say_what_it_holds(audit: Audit) -> None:
 
 @pytest.fixture
 def ask(mirrored: Mirrored, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
-    """Runs `binlake audit`: (status, answer in JSON or stderr)."""
+    """Runs `binlake audit`; returns (status, JSON answer or stderr)."""
     file = tmp_path / "demo.toml"
     file.write_text(f'name = "demo"\n[lake]\npath = "{mirrored.lakehouse.root}"\n')
 
@@ -123,7 +121,7 @@ def ask(mirrored: Mirrored, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     return run
 
 
-def test_the_command_answers_and_its_status_tells_what_is_not_there(mirrored: Mirrored, ask: Any) -> None:
+def test_command_prints_answers_and_its_status_reports_failures(mirrored: Mirrored, ask: Any) -> None:
     status, [change] = ask("row", "shop.item", "4000")
     assert status == 0
     assert change["window"] == mirrored.windows[1].window
@@ -137,7 +135,7 @@ def test_the_command_answers_and_its_status_tells_what_is_not_there(mirrored: Mi
     assert (status, len(followed)) == (0, 4)
 
 
-def test_a_time_names_its_zone(mirrored: Mirrored, ask: Any) -> None:
+def test_times_in_any_zone_select_the_same_state(mirrored: Mirrored, ask: Any) -> None:
     commit_ts = mirrored.history.states[45][0]
     utc = tso.to_datetime(commit_ts)
     other = utc.astimezone(ZoneInfo("Asia/Tokyo"))
@@ -146,7 +144,7 @@ def test_a_time_names_its_zone(mirrored: Mirrored, ask: Any) -> None:
     assert answers[0]["rows"] == ask("table", "shop.item", "--as-of", str(commit_ts))[1]["rows"]
 
 
-def test_spark_sql_answers_the_same(mirrored: Mirrored, audit: Audit, spark: SparkSession) -> None:
+def test_spark_sql_gives_the_same_answers(mirrored: Mirrored, audit: Audit, spark: SparkSession) -> None:
     register(spark, mirrored.ctx.paths)
     moved = audit.row_history("shop", "item", ["4000"])[0]
     key = '["4"]'
@@ -172,7 +170,7 @@ def _texts(row: dict[str, Any]) -> list[tuple[str, str]]:
     return sorted((name, str(float(value) if name == "price" else value)) for name, value in row.items())
 
 
-def test_every_table_tells_what_it_holds(mirrored: Mirrored) -> None:
+def test_every_table_has_comments_on_its_contents(mirrored: Mirrored) -> None:
     for table in (*SPARK_TABLES, *CONTROL_TABLES):
         place = mirrored.ctx.paths.table(table.name)
         if not DeltaTable.is_deltatable(place):
@@ -188,11 +186,11 @@ def test_every_table_tells_what_it_holds(mirrored: Mirrored) -> None:
 
 
 def _comments(place: str) -> dict[str, Any]:
-    """Of the table's columns, as its log has them: Spark's DESCRIBE shows the same."""
+    """Column comments from the table's log; Spark's DESCRIBE shows the same."""
     return {field.name: field.metadata.get("comment") for field in DeltaTable(place).schema().fields}
 
 
-def test_what_a_window_touches_is_the_same_read_here_or_by_workers(
+def test_touched_tables_are_the_same_read_by_driver_or_workers(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window, starts = mirrored.windows[1], [mirrored.history.states[n][0] for n in (44, 48)]
@@ -207,7 +205,7 @@ _TIMES = re.compile(r'("(?:deletionTimestamp|modificationTime|timestamp|inCommit
 
 
 class Copy:
-    """A copy of the lake whose mirrors keep `days` days, as if all had been written `age` days ago."""
+    """A copy of the lake whose mirrors keep `days` days, changed as if everything had been written `age` days ago."""
 
     def __init__(self, mirrored: Mirrored, root: Path, days: int, age: int) -> None:
         shutil.copytree(mirrored.lakehouse.root, root)
@@ -237,16 +235,16 @@ def _answers(paths: LakePaths, history: Any, names: Sequence[tuple[str, str]]) -
 
 
 @pytest.mark.soak
-def test_upkeep_days_later_takes_nothing_from_an_audit(
+def test_maintenance_days_later_does_not_change_audits(
     mirrored: Mirrored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # U-21, C-07, R-26, R-33: eight days passed, every file that may go goes.
+    # U-21, C-07, R-26, R-33: eight days have passed, and every file that may be deleted is deleted.
     copy = Copy(mirrored, tmp_path / "lake", days=400, age=8)
     sealed = encode.run(copy.ctx, Bounds(0, mirrored.windows[-1].hi), "f")
     names, paths = [("shop", "item"), ("shop", "log")], copy.ctx.paths
     before = _answers(paths, mirrored.history, names)
     moved = Audit(paths).row_history("shop", "item", ["4000"])
-    # As if windows had gone on for eight days: all of these are closed.
+    # Pretend that windows ran for eight more days, so that all of these are closed.
     later = tso.compose(tso.physical(mirrored.windows[-1].hi) + 8 * 86_400_000)
     monkeypatch.setattr(type(copy.ctx.windows), "landed_range", lambda _: (0, later))
     done = {one.table: one for one in maintain.maintain(copy.ctx)}
@@ -256,7 +254,7 @@ def test_upkeep_days_later_takes_nothing_from_an_audit(
     assert done["mirror"].dropped == 0
     assert _answers(paths, mirrored.history, names) == before
     assert Audit(paths).row_history("shop", "item", ["4000"]) == moved
-    # A feed that stands has still to send its messages; when it has, they go.
+    # A stopped feed still has to send its messages; once it has sent them, they are deleted.
     (manifest,) = waiting_windows(copy.ctx.windows, copy.ctx.replication.feed[0], FeedState(), later)
     assert sum(part.num_rows for part in read_sealed(paths, manifest, None)) == sealed.rows > 0
     assert (done["feed/f"].windows, tidy_feed(paths, copy.ctx.windows, "f", later).windows) == (0, 0)
@@ -264,7 +262,7 @@ def test_upkeep_days_later_takes_nothing_from_an_audit(
     assert tidy_feed(paths, copy.ctx.windows, "f", later).windows == 1
 
 
-def test_below_the_retention_an_audit_says_from_when_on(mirrored: Mirrored, tmp_path: Path) -> None:
+def test_audit_below_the_retention_reports_the_earliest_time(mirrored: Mirrored, tmp_path: Path) -> None:
     # R-33
     copy = Copy(mirrored, tmp_path / "lake", days=1, age=8)
     upkeep = maintain._mirrors(copy.ctx)

@@ -1,4 +1,4 @@
-"""Rebuild and replay on a real MariaDB, and verify behind the real pipeline: DDL, mirrors and a target it applied."""
+"""Rebuild and replay on a real MariaDB, and verify, after the real pipeline with its DDL, mirrors and target."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_jobs.job.runner import run_sink
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
 
-def test_a_range_is_verified_rebuilt_and_replayed_elsewhere(
+def test_range_is_verified_rebuilt_and_replayed_to_another_target(
     mirrored: Mirrored, mariadb: MariaDb, second_mariadb: MariaDb, tmp_path: Path
 ) -> None:
     # S3-04, C-05, R-01
@@ -39,7 +39,7 @@ def test_a_range_is_verified_rebuilt_and_replayed_elsewhere(
     found = verify(ctx.replication, VerifyOptions(chunk_rows=7))
     assert (found.commit_ts, found.equal) == (end, True), found.tables
 
-    # Rebuilt, a window is what it was; under other rules it is not; the target is as before either way.
+    # A rebuilt window is unchanged, except under other rules; the target stays unchanged in both cases.
     third = windows[2]
     progress = BackfillProgress(ctx.windows, "again", third.lo, third.hi)
     assert [result.state for result in rebuild(ctx, progress, through="convert")] == ["same"]
@@ -50,7 +50,7 @@ def test_a_range_is_verified_rebuilt_and_replayed_elsewhere(
     assert [(result.state, result.detail["changed"]) for result in changed] == [("changed", ["mutation"])]
     del lakehouse.config["filter"]
 
-    # Another target, up to the middle of the second window and no further.
+    # Replay to another target, exactly up to the middle of the second window.
     lakehouse.config["target"] = {**address, "port": second_mariadb.port}
     into = lakehouse.context()
     middle = next(ts for ts, _ in states if ts > windows[1].lo)

@@ -1,4 +1,4 @@
-"""Parts of a full load by SQL: ranges and their commit_ts, what refusals become, sealing that died half way."""
+"""Parts of a full load by SQL: ranges and their commit_ts, errors of the server, and an interrupted sealing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KEYLESS = SourceTable(table("log", col("n"), id=2), "", 7)
 
 
 class Server:
-    """Answers the questions for bounds from a list."""
+    """Answers the queries for bounds from a list."""
 
     def __init__(self, *bounds: str) -> None:
         self.left = list(bounds)
@@ -56,7 +56,7 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     def execute(self, query: str, _: object) -> None:
         assert "LIMIT 9, 1" in query
@@ -77,7 +77,7 @@ def read(found: Any, parts: tuple[Any, ...] = (), size: int = 0, fold: Fold = NO
     )  # fmt: skip
 
 
-def test_ranges_have_commit_ts_of_their_own_in_the_order_in_which_they_are_given_out() -> None:  # S4-24
+def test_ranges_get_distinct_commit_ts_in_the_order_of_assignment() -> None:  # S4-24
     link, given = cast(Any, Server("10", "20")), ranges()
     found = [cast(Any, given.take(link)) for _ in range(4)]
     assert given.take(link) is None
@@ -87,7 +87,7 @@ def test_ranges_have_commit_ts_of_their_own_in_the_order_in_which_they_are_given
     assert found[0].first_ts == LOAD.from_ts + 3
     assert [one.last_ts - one.first_ts + 1 for one in found] == [10, 10, 10, WHOLE_ROOM]
     assert all(b.first_ts == a.last_ts + 1 for a, b in itertools.pairwise(found))
-    # What lies below the first that is being read is there, in whatever order the others end.
+    # Everything below the first range that is still being read is complete, in whatever order the others end.
     given.end(found[1])
     assert given.complete_below() == found[0].first_ts
     given.end(found[0])
@@ -98,7 +98,7 @@ def test_ranges_have_commit_ts_of_their_own_in_the_order_in_which_they_are_given
     assert given.tables_read == 2
 
 
-def test_ranges_that_are_noted_are_not_given_out_again() -> None:  # S4-24
+def test_recorded_ranges_are_not_assigned_again() -> None:  # S4-24
     before = ranges()
     link = cast(Any, Server("10", "20"))
     first, second, third = (cast(Any, before.take(link)) for _ in range(3))
@@ -106,7 +106,7 @@ def test_ranges_that_are_noted_are_not_given_out_again() -> None:  # S4-24
     again = ranges(known=known)
     missing = cast(Any, again.take(cast(Any, Server("20"))))
     assert (missing.low, missing.high) == ("10", "20")
-    # Above all that was noted: what the lost attempt had taken is not given twice.
+    # Above all recorded ranges: commit_ts that the lost attempt had assigned are not reused.
     assert missing.first_ts == third.last_ts + 1
     assert second.first_ts < missing.first_ts
     rest = cast(Any, again.take(cast(Any, Server())))
@@ -114,7 +114,7 @@ def test_ranges_that_are_noted_are_not_given_out_again() -> None:  # S4-24
     assert again.take(cast(Any, Server())) is None
 
 
-def test_more_ranges_than_there_is_room_for_are_refused() -> None:
+def test_more_ranges_than_free_commit_ts_are_refused() -> None:
     given = ranges(replace(LOAD, base_ts=LOAD.from_ts + 20))
     given.take(cast(Any, Server("10")))
     with pytest.raises(Permanent, match=r"more ranges than commit_ts.*chunk-rows"):
@@ -131,7 +131,7 @@ def test_more_ranges_than_there_is_room_for_are_refused() -> None:
         (2013, SourceUnavailable, "broke the load off"),
     ],
 )
-def test_what_the_server_refuses_is_reported_by_name(
+def test_server_errors_are_reported_by_name(
     code: int, kind: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # S4-24
     def refuse(*_: object, **__: object) -> None:
@@ -144,7 +144,7 @@ def test_what_the_server_refuses_is_reported_by_name(
 
 
 @pytest.mark.parametrize(("at_ts", "kept_from"), [(None, 900), (400, 400)])
-def test_pumps_keep_what_comes_behind_the_snapshot_before_anything_is_read(
+def test_pumps_are_told_to_keep_later_binlogs_before_anything_is_read(
     at_ts: int | None, kept_from: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # S4-24
     published: list[int] = []
@@ -164,12 +164,12 @@ def test_pumps_keep_what_comes_behind_the_snapshot_before_anything_is_read(
     assert published == [kept_from]
 
 
-def test_a_source_without_sql_says_where_to_configure_it() -> None:
+def test_source_without_sql_names_the_missing_section() -> None:
     with pytest.raises(ConfigError, match=r"add a section \[source.sql\]"):
         SnapshotSource.of(Replication.model_validate({"name": "a", "lake": {"path": "/l"}}), 7)
 
 
-def test_a_seal_that_died_behind_its_files_is_done_again_with_them_once(tmp_path: Path) -> None:  # S4-24 R-03
+def test_interrupted_seal_is_repeated_without_duplicate_files(tmp_path: Path) -> None:  # S4-24 R-03
     raw = {"name": "a", "lake": {"path": str(tmp_path)}, "window": {"max-bytes": 1}}
     ctx = StageContext(Replication.model_validate(raw), "test", lambda: cast(Any, None))
     ensure_tables(ctx.paths)
@@ -201,7 +201,7 @@ def test_a_seal_that_died_behind_its_files_is_done_again_with_them_once(tmp_path
     assert len(sealed) == 3
 
 
-def test_the_command_loads_by_sql_where_no_feeder_answers(
+def test_bootstrap_loads_by_sql_without_a_feeder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:  # S4-24
     asked: list[tuple[str, int | None]] = []
@@ -219,7 +219,7 @@ def test_the_command_loads_by_sql_where_no_feeder_answers(
     assert asked == [("landed", BASE)]
     shown = json.loads(capsys.readouterr().out)
     assert (shown["phase"], shown["loads"][0]["commit_ts"], shown["loads"][0]["rows"]) == ("landed", str(BASE), 7)
-    # Without [source.sql] it follows a feeder, which takes no moment.
+    # Without [source.sql] the command follows a feeder, which accepts no timestamp.
     file.write_text(head)
     assert run(words) == 1
     assert "--at is for a TiDB source" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The tables that a full load makes at the target: from the texts that a genuine TiDB showed of them (captures)."""
+"""The tables that a full load creates at the target, from the texts that a genuine TiDB showed of them (captures)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHERS = ("anomaly", "bank", "ddl_late", "keys_oldcoll", "shard_mixed", "txn", "
 
 
 def structures_of(capture: Capture, shown: StateAt) -> Structures:
-    """What a load as of this state has: the definitions of the history, the texts that TiDB showed."""
+    """The input of a load as of this state: the definitions of the history, and the texts that TiDB showed."""
     state = SchemaState().fold((ts, job) for ts, job in read_log(capture).jobs if ts <= shown.commit_ts)
     texts = {table["table"]: table["create"] for table in shown.contents if not table.get("absent")}
     tables = [
@@ -61,12 +61,12 @@ def session(empty_mariadb: MariaDb) -> Iterator[Session]:
 
 @pytest.mark.mariadb
 @pytest.mark.parametrize("name", [*CHOSEN, *(pytest.param(name, marks=pytest.mark.soak) for name in OTHERS)])
-def test_what_tidb_shows_of_a_table_makes_it(name: str, session: Session) -> None:  # S4-24
+def test_tables_are_created_from_tidbs_own_texts(name: str, session: Session) -> None:  # S4-24
     capture = Capture(CAPTURES / name)
     found = structures_of(capture, list(capture.states())[-1])
     ddls = planned(found)
     assert len(ddls) == len(found.databases) + len(found.sequences) + len(found.tables) >= 2
-    # All are made though they have one version, that of the snapshot, which rows of the load name.
+    # All tables are created although they share one version, that of the snapshot, which the load's rows name.
     assert {table.id for ddl in ddls for table in ddl.after.tables} == {
         *(one.definition.id for one in found.tables), *(one.id for one, _ in found.sequences)
     }  # fmt: skip
@@ -81,7 +81,7 @@ def test_what_tidb_shows_of_a_table_makes_it(name: str, session: Session) -> Non
 
 
 @pytest.mark.parametrize("name", [*CHOSEN, *(pytest.param(name, marks=pytest.mark.soak) for name in OTHERS)])
-def test_what_tidb_shows_of_columns_is_what_its_history_has(name: str) -> None:  # S4-24
+def test_shown_columns_equal_those_of_the_history(name: str) -> None:  # S4-24
     capture = Capture(CAPTURES / name)
     shown = list(capture.states())[-1]
     own = {f"{one.definition.db}.{one.definition.name}": one.definition for one in structures_of(capture, shown).tables}

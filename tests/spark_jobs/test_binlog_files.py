@@ -1,4 +1,4 @@
-"""A feed of the lake to binlog files: they alone are the tables, and `binlake files` says what they hold."""
+"""A feed of the lake to binlog files: the files alone reproduce the tables, and `binlake files` describes them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Fed:
 
 
 def replayed(items: list[Item], table: str) -> dict[object, Row]:
-    """The table's rows by their column `id`, after all that the files say."""
+    """The table's rows by their column `id`, after applying all files."""
     rows: dict[object, Row] = {}
     for item in items:
         for event in [] if isinstance(item, Ddl) else item.events:
@@ -69,7 +69,7 @@ def replayed(items: list[Item], table: str) -> dict[object, Row]:
 
 
 # S0-01, S0-08, R-18
-def test_the_files_alone_give_the_tables(tmp_path: Path) -> None:
+def test_binlog_files_alone_reproduce_the_tables(tmp_path: Path) -> None:
     history = shop()
     fed = Fed(tmp_path, history)
     items = fed.items()
@@ -80,7 +80,7 @@ def test_the_files_alone_give_the_tables(tmp_path: Path) -> None:
         "CREATE TABLE", "TRUNCATE TABLE",
     ]  # fmt: skip
     assert [one.db for one in ddls] == ["", *["shop"] * 8]
-    # Rows behind the ALTER have the column that it adds, those before it have not.
+    # Rows after the ALTER have the added column, rows before it do not.
     shown = {
         (item.commit_ts > ddls[3].commit_ts, "stock" in {column.name for column in event.columns})
         for item in items
@@ -103,12 +103,12 @@ def test_feed_read_shows_binlog_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert {event["op"] for event in events} == {"c", "u", "d"}
 
 
-def test_files_that_differ_from_the_lake_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_differ_from_the_lake_are_detected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fed = Fed(tmp_path, shop())
     verify = ["files", "verify", "--replication", str(fed.toml), "--feed", FEED, "--output", "json"]
     assert run(verify) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == []
-    # As a writer that lost a transaction: whole files, and an index that agrees with them.
+    # Imitate a writer that lost a transaction: whole files, and an index that agrees with them.
     lost = next(item for item in fed.items() if not isinstance(item, Ddl) and len(item.events) == 2)
     store = LocalStore(fed.files)
     index = read_index(store)

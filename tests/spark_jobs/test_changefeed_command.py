@@ -1,4 +1,4 @@
-"""`binlake changefeed` beside a lake: what is checked at creation, what is shown of a state, what removal leaves."""
+"""`binlake changefeed` on a lake: checks at creation, the states that it shows, and what a removal leaves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FIRST = 470548479000000000
 
 
 class Place:
-    """A replication's file, and its lake with what `workload` did up to `hi`."""
+    """A replication's file, and its lake with the changes of `workload` up to `hi`."""
 
     def __init__(self, root: Path, workload: Workload, hi: int, pd: str = "http://127.0.0.1:1") -> None:
         self.name = f"r{abs(hash(root)) % 10**9}"
@@ -51,7 +51,7 @@ class Place:
         return run(["changefeed", *map(str, words), "--replication", str(self.file)])
 
     def create(self, **options: object) -> int:
-        """`create`, with what is not given as these tests want it."""
+        """Run `create` with these tests' defaults for options that are not given."""
         given = {"changefeed-id": "a", "sink-uri": URI, "start-ts": FIRST, **options}
         return self.call("create", *(f"--{name}={value}" for name, value in given.items() if value is not None))
 
@@ -69,7 +69,7 @@ def config_of(tmp_path: Path, topic: str = "{schema}_{table}", rules: str = "*.*
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers and registry answer."""
+    """Make brokers and registry look reachable."""
     monkeypatch.setattr(actions, "require_servers_answer", lambda _feed: None)
 
 
@@ -78,7 +78,7 @@ Output = pytest.CaptureFixture[str]
 
 # S2-15
 @pytest.mark.usefixtures("quiet")
-def test_a_table_without_a_key_is_refused_at_creation_by_name(tmp_path: Path, capsys: Output) -> None:
+def test_table_without_a_key_is_refused_by_name_at_creation(tmp_path: Path, capsys: Output) -> None:
     history = shop()
     place = Place(tmp_path, history.workload, history.cuts[0])
     assert place.create(config=config_of(tmp_path)) == 1
@@ -88,7 +88,7 @@ def test_a_table_without_a_key_is_refused_at_creation_by_name(tmp_path: Path, ca
 
 # S2-42
 @pytest.mark.usefixtures("quiet")
-def test_two_tables_of_one_topic_are_refused_at_creation(tmp_path: Path, capsys: Output) -> None:
+def test_two_tables_in_one_topic_are_refused_at_creation(tmp_path: Path, capsys: Output) -> None:
     workload = Workload()
     for db, table in (("a", "b_c"), ("a_b", "c")):
         workload.create_database(db)
@@ -100,7 +100,7 @@ def test_two_tables_of_one_topic_are_refused_at_creation(tmp_path: Path, capsys:
 
 
 @pytest.mark.usefixtures("quiet")
-def test_a_topic_that_another_feed_writes_too_is_a_warning(tmp_path: Path, capsys: Output) -> None:
+def test_topic_written_by_another_feed_is_a_warning(tmp_path: Path, capsys: Output) -> None:
     history = shop()
     place = Place(tmp_path, history.workload, history.cuts[0])
     config = config_of(tmp_path, rules="shop.item")
@@ -115,7 +115,7 @@ def test_a_topic_that_another_feed_writes_too_is_a_warning(tmp_path: Path, capsy
 
 # S2-46
 @pytest.mark.usefixtures("quiet")
-def test_columns_of_one_name_in_avro_are_refused_at_creation(tmp_path: Path, capsys: Output) -> None:
+def test_columns_with_one_avro_name_are_refused_at_creation(tmp_path: Path, capsys: Output) -> None:
     workload = Workload()
     workload.create_database("shop")
     workload.create_table("shop", "item", [integer("id"), integer("a b"), integer("a_b")], ["id"])
@@ -145,7 +145,7 @@ def pd(tmp_path: Path) -> Iterator[PlacementDriver]:
 
 
 @pytest.mark.usefixtures("quiet")
-def test_a_feed_begins_now_or_where_the_lake_reaches(tmp_path: Path, pd: PlacementDriver, capsys: Output) -> None:
+def test_feed_starts_now_or_at_the_end_of_the_lake(tmp_path: Path, pd: PlacementDriver, capsys: Output) -> None:
     history = shop()
     place = Place(tmp_path, history.workload, history.cuts[0], pd.url)
     config = config_of(tmp_path, rules="shop.item")
@@ -159,7 +159,7 @@ def test_a_feed_begins_now_or_where_the_lake_reaches(tmp_path: Path, pd: Placeme
 
 
 @pytest.mark.usefixtures("quiet")
-def test_without_pd_the_start_must_be_named(tmp_path: Path, capsys: Output) -> None:
+def test_start_must_be_given_without_pd(tmp_path: Path, capsys: Output) -> None:
     history = shop()
     place = Place(tmp_path, history.workload, history.cuts[0])
     config = config_of(tmp_path, rules="shop.item")
@@ -169,7 +169,7 @@ def test_without_pd_the_start_must_be_named(tmp_path: Path, capsys: Output) -> N
 
 
 @pytest.mark.usefixtures("quiet")
-def test_states_are_shown_and_decide_what_is_allowed(tmp_path: Path, capsys: Output) -> None:
+def test_feed_state_is_shown_and_decides_which_commands_are_allowed(tmp_path: Path, capsys: Output) -> None:
     history = shop()
     place = Place(tmp_path, history.workload, history.cuts[0])
     assert place.create(config=config_of(tmp_path, rules="shop.item")) == 0
@@ -183,7 +183,7 @@ def test_states_are_shown_and_decide_what_is_allowed(tmp_path: Path, capsys: Out
     assert place.work(place.landed) == ["skipped"]
     assert place.call("update", "-c", "a", "--tz", "+08:00", "--no-confirm") == 0
     assert place.call("resume", "-c", "a") == 0
-    # S2-39: a Permanent error, here of a table without a key.
+    # S2-39: a Permanent error, here because of a table without a key.
     path = place.file.parent / "feeds" / place.name / "a.toml"
     path.write_text(path.read_text().replace('"shop.item"', '"shop.*"'))
     with pytest.raises(Exception, match=r"shop\.log"):
@@ -199,7 +199,7 @@ def test_states_are_shown_and_decide_what_is_allowed(tmp_path: Path, capsys: Out
     assert place.call("resume", "-c", "a") == 0
 
 
-def test_removal_leaves_no_orphan_and_the_next_of_its_name_begins_anew(
+def test_removed_feed_leaves_nothing_and_its_name_can_be_reused(
     tmp_path: Path, kafka: Kafka, schema_registry: Apicurio, capsys: Output
 ) -> None:
     history = shop()
@@ -226,7 +226,7 @@ def test_removal_leaves_no_orphan_and_the_next_of_its_name_begins_anew(
     assert len(read_topic(kafka.address, f"{prefix}.shop.item")) == 2 * sent
 
 
-def test_a_feed_is_moved_over_what_it_cannot_send_or_back(
+def test_feed_can_be_moved_forward_or_back(
     tmp_path: Path, kafka: Kafka, schema_registry: Apicurio, capsys: Output
 ) -> None:
     history = shop()
@@ -253,7 +253,7 @@ def test_a_feed_is_moved_over_what_it_cannot_send_or_back(
     assert len(read_topic(kafka.address, topic)) == 3
 
 
-def test_a_task_of_a_removed_feed_is_skipped_and_of_an_unknown_one_fails(
+def test_task_of_a_removed_feed_is_skipped_and_of_an_unknown_feed_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
     monkeypatch.setattr(actions, "require_servers_answer", lambda _feed: None)

@@ -1,4 +1,4 @@
-"""compact of a small window asks for no Spark session, in any mode, and writes what Spark's workers write."""
+"""compact of a small window needs no Spark session, in any mode, and writes the same rows as Spark's workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROUTES = [{"schema-pattern": "shop", "target-schema": "shop2"}]
 
 @pytest.fixture
 def lake(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> Callable[..., tuple[Lakehouse, Bounds]]:
-    """Six DDL on four tables, keyed and not, in one window behind another one."""
+    """Six DDL on four tables, keyed and not, in the second window."""
 
     def made(target: dict[str, Any], **config: Any) -> tuple[Lakehouse, Bounds]:
         execute(mariadb, *(f"DROP DATABASE IF EXISTS {name}" for name in ("shop", "shop2", "tidb_binlog")))
@@ -64,7 +64,7 @@ def _changes(ctx: StageContext) -> list[str]:
         pytest.param({"mode": "ordered"}, {}, marks=pytest.mark.soak),
     ],
 )
-def test_the_driver_and_the_workers_write_the_same_changes(
+def test_driver_and_workers_write_the_same_changes(
     lake: Callable[..., tuple[Lakehouse, Bounds]], target: dict[str, Any], config: dict[str, Any]
 ) -> None:
     lakehouse, bounds = lake(target, **config)
@@ -78,7 +78,7 @@ def test_the_driver_and_the_workers_write_the_same_changes(
     assert (by_workers.rows, by_workers.detail) == (done.rows, done.detail)
 
 
-def test_rows_that_merge_handed_over_are_not_read_and_the_changes_are_handed_on(
+def test_rows_from_merge_are_not_read_again_and_changes_are_handed_over(
     lake: Callable[..., tuple[Lakehouse, Bounds]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lakehouse, bounds = lake({"mode": "atomic"})
@@ -101,7 +101,7 @@ def _die(step: str) -> None:
         raise ConnectionAbortedError("power cut")
 
 
-def test_a_window_that_the_target_holds_open_is_compared_without_spark(
+def test_window_held_open_by_the_target_is_compared_without_spark(
     lake: Callable[..., tuple[Lakehouse, Bounds]],
 ) -> None:  # R-16
     lakehouse, bounds = lake({"mode": "atomic"})

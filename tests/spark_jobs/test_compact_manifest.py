@@ -1,4 +1,4 @@
-"""What compact decided travels sealed to convert and finalize: verified, pinned, read from older lakes; no Spark."""
+"""compact's sealed manifest for convert and finalize: verified, pinned, and readable for older lakes; no Spark."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def sink(mariadb: MariaDb, tmp_path: Path, landed_shop: LandedShop) -> Sink:
-    """The second window, which has six DDL, is next; the first is at the target."""
+    """The second window, which has six DDL, is next; the first is applied."""
     found = Sink(None, tmp_path, mariadb, landed=landed_shop(2))
     found.apply(found.windows[0])
     return found
 
 
 def another_process(sink: Sink) -> None:
-    """What comes now has nothing in memory."""
+    """Empty the memory, as in another process."""
     sink.ctx = sink.lakehouse.context()
 
 
 def rewrite(sink: Sink, stage: str, bounds: Bounds, change: Callable[[Row], Row]) -> None:
-    """The events of `stage` of the window in the lake, changed by hand."""
+    """Edit the events of `stage` of the window in the lake by hand."""
     table = sink.ctx.windows._table
     own = [row["stage"] == stage and (row["lo"], row["hi"]) == (bounds.lo, bounds.hi) for row in table.rows()]
     assert any(own)
@@ -63,7 +63,7 @@ def compacted(sink: Sink, bounds: Bounds) -> CompactManifest:
 
 
 def as_before_manifests(sink: Sink, bounds: Bounds) -> None:
-    """The events of merge, compact and convert as the version before wrote them."""
+    """Rewrite the events of merge, compact and convert in the form of the previous version."""
     sealed = read_newest(sink.ctx, bounds)
     detail = {"ordered": sealed.ordered, "segments": len(sealed.cuts) + 1, "shapes": sealed.shapes.to_list()}
     rewrite(sink, "merge", bounds, lambda row: {**row, "manifest": ""})
@@ -80,7 +80,7 @@ def damaged(row: Row) -> Row:
 
 
 def opened(sink: Sink, bounds: Bounds) -> None:
-    """The target holds the window open, and its finalize is dead."""
+    """Let the target hold the window open, with its finalize dead."""
     manifest = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)[-1]
     sealed = read_pinned(sink.ctx, manifest)
     window = read_sql_window(sink.ctx, bounds, sealed.merged).with_shapes(sealed.shapes)
@@ -100,7 +100,7 @@ def require_applied(sink: Sink, bounds: Bounds) -> None:
     assert sink.target() == sink.model(bounds.hi)
 
 
-def test_a_rerun_seals_the_same_and_the_apply_manifest_names_it(sink: Sink) -> None:  # R-16, R-62
+def test_rerun_seals_the_same_and_the_apply_manifest_names_it(sink: Sink) -> None:  # R-16, R-62
     bounds = sink.windows[1]
     first, second = compacted(sink, bounds), compacted(sink, bounds)
     assert first == second
@@ -114,7 +114,7 @@ def test_a_rerun_seals_the_same_and_the_apply_manifest_names_it(sink: Sink) -> N
     require_applied(sink, bounds)
 
 
-def test_one_process_does_not_read_back_what_it_sealed(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sealed_data_is_not_read_back_in_the_same_process(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     bounds = sink.windows[1]
     compact.run(sink.ctx, bounds)
     monkeypatch.setattr(type(sink.ctx.windows), "events", lambda *_, **_kw: pytest.fail("it is here"))
@@ -131,7 +131,7 @@ def test_one_process_does_not_read_back_what_it_sealed(sink: Sink, monkeypatch: 
         (lambda row: {**row, "manifest": row["manifest"].replace('"version":1', '"version":9')}, "another version"),
     ],
 )
-def test_a_manifest_that_is_not_what_compact_sealed_stops_both_stages_until_compact_runs_again(
+def test_altered_manifest_stops_both_stages_until_compact_runs_again(
     sink: Sink, change: Callable[[Row], Row], says: str
 ) -> None:
     bounds = sink.windows[1]
@@ -154,7 +154,7 @@ def test_a_manifest_that_is_not_what_compact_sealed_stops_both_stages_until_comp
     require_applied(sink, bounds)
 
 
-def test_the_manifest_of_another_window_is_none(sink: Sink) -> None:
+def test_manifest_of_another_window_is_not_used(sink: Sink) -> None:
     first, bounds = sink.windows[:2]
     compact.run(sink.ctx, bounds)
     foreign = read_newest(sink.ctx, first).to_json()
@@ -164,7 +164,7 @@ def test_the_manifest_of_another_window_is_none(sink: Sink) -> None:
     assert stopped.value.where == {"sealed_for": f"demo {first.window}", "window": bounds.window}
 
 
-def test_a_damaged_manifest_of_an_open_window_is_sealed_again_as_it_was(sink: Sink) -> None:  # R-16
+def test_damaged_manifest_of_an_open_window_is_sealed_again_unchanged(sink: Sink) -> None:  # R-16
     bounds = sink.windows[1]
     sealed = compacted(sink, bounds)
     convert.run(sink.ctx, bounds)
@@ -184,12 +184,12 @@ def test_a_damaged_manifest_of_an_open_window_is_sealed_again_as_it_was(sink: Si
     require_applied(sink, bounds)
 
 
-def test_finalize_takes_the_manifest_that_its_statements_rest_on_and_no_newer_one(sink: Sink) -> None:  # R-16, R-62
+def test_finalize_uses_the_manifest_on_which_its_statements_are_based(sink: Sink) -> None:  # R-16, R-62
     bounds = sink.windows[1]
     compact.run(sink.ctx, bounds)
     convert.run(sink.ctx, bounds)
     sealed = read_newest(sink.ctx, bounds)
-    # As for another target, which has a column of its own.
+    # Derive for another target, which has a column of its own.
     other = replace(sealed, shapes=Shapes({("shop", "item"): TableShape(dropped=("price",))}))
     event = WindowEvent("compact", bounds.lo, bounds.hi, "done", sink="sql", manifest=other.to_json())
     sink.ctx.windows.record(event)
@@ -202,7 +202,7 @@ def test_finalize_takes_the_manifest_that_its_statements_rest_on_and_no_newer_on
     require_applied(sink, bounds)
 
 
-def test_rows_of_an_open_window_are_derived_again_for_the_mode_it_was_sealed_for(sink: Sink) -> None:  # R-16
+def test_open_window_is_derived_again_for_the_mode_of_its_manifest(sink: Sink) -> None:  # R-16
     bounds = sink.windows[1]
     sealed = compacted(sink, bounds)
     convert.run(sink.ctx, bounds)
@@ -213,7 +213,7 @@ def test_rows_of_an_open_window_are_derived_again_for_the_mode_it_was_sealed_for
     assert compact.run(sink.ctx, bounds).rows == sealed.rows > 0
 
 
-def test_how_tables_differed_is_not_guessed_where_they_may(sink: Sink) -> None:  # S4-26, R-12
+def test_table_shapes_are_not_guessed_if_they_may_differ(sink: Sink) -> None:  # S4-26, R-12
     bounds = sink.windows[1]
     compact.run(sink.ctx, bounds)
     convert.run(sink.ctx, bounds)
@@ -229,7 +229,7 @@ def test_how_tables_differed_is_not_guessed_where_they_may(sink: Sink) -> None: 
 @pytest.mark.parametrize(
     "reached", ["merge", "opened", *(pytest.param(stage, marks=pytest.mark.soak) for stage in ("compact", "convert"))]
 )
-def test_a_window_that_the_version_before_left_half_way_goes_on(sink: Sink, reached: str) -> None:
+def test_window_left_half_way_by_the_previous_version_is_resumed(sink: Sink, reached: str) -> None:
     bounds = sink.windows[1]
     sealed = compacted(sink, bounds)
     if reached == "merge":
@@ -248,7 +248,7 @@ def test_a_window_that_the_version_before_left_half_way_goes_on(sink: Sink, reac
     as_before_manifests(sink, bounds)
     assert read_current(sink.ctx, bounds) == sealed
     if reached == "opened":
-        # The window stays what it was, whatever the configuration says by now.
+        # The window stays unchanged, whatever the configuration says now.
         sink.lakehouse.config["target"]["mode"] = "ordered"
         another_process(sink)
         assert compacted(sink, bounds) == sealed
@@ -258,7 +258,7 @@ def test_a_window_that_the_version_before_left_half_way_goes_on(sink: Sink, reac
     require_applied(sink, bounds)
 
 
-def test_merge_that_came_to_something_else_asks_for_compact(sink: Sink) -> None:
+def test_changed_result_of_merge_requires_compact_again(sink: Sink) -> None:
     bounds = sink.windows[1]
     compact.run(sink.ctx, bounds)
     sink.lakehouse.config["filter"] = {"ignore-table": [{"db-name": "shop", "tbl-name": "log"}]}
@@ -272,7 +272,7 @@ def test_merge_that_came_to_something_else_asks_for_compact(sink: Sink) -> None:
     assert convert.run(sink.ctx, bounds).state == "done"
 
 
-def test_rows_that_went_since_compact_wrote_them_are_missed(sink: Sink) -> None:  # R-62
+def test_rows_lost_after_compact_are_detected(sink: Sink) -> None:  # R-62
     bounds = sink.windows[1]
     compact.run(sink.ctx, bounds)
     another_process(sink)
@@ -283,7 +283,7 @@ def test_rows_that_went_since_compact_wrote_them_are_missed(sink: Sink) -> None:
     assert sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi) == []
 
 
-def test_a_damaged_manifest_of_merge_asks_for_merge(sink: Sink) -> None:
+def test_damaged_manifest_of_merge_requires_merge_again(sink: Sink) -> None:
     bounds = sink.windows[1]
     rewrite(sink, "merge", bounds, damaged)
     with pytest.raises(DamagedManifest, match="the merge manifest is damaged") as stopped:

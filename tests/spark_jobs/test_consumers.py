@@ -1,4 +1,4 @@
-"""The consumers of examples/ and `binlake feed read`, on a genuine capture: what they have is the table."""
+"""The consumers of examples/ and `binlake feed read` on a genuine capture: their result equals the table."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def expected() -> dict[str, tuple[list[str], list[Row]]]:
 
 
 class World:
-    """A lake of the capture, sent in two windows to topics and to files; consumers have the first one."""
+    """A lake of the capture, sent in two windows to topics and to files; consumers have read the first window."""
 
     def __init__(self, root: Path, kafka: Kafka, registry: Apicurio) -> None:
         registry.set_compatibility("NONE")
@@ -80,7 +80,7 @@ class World:
             encode.run(ctx, bounds, name)
             counts.add(publish.run(ctx, bounds, name).rows)
         if lo == 0:
-            # With the next window they go on where they ended.
+            # With the next window, the consumers continue where they ended.
             self.consume(TABLES[0])
         (count,) = counts
         return count
@@ -97,7 +97,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, kafka: Kafka, schema_registr
 
 
 # S0-04, S0-08, S2-01, S2-13, S2-30, S2-36, S2-48, R-31
-def test_consumers_of_topics_and_of_files_have_the_tables(world: World) -> None:
+def test_consumers_of_topics_and_files_reproduce_the_tables(world: World) -> None:
     for table, (columns, rows) in expected().items():
         world.consume(table)
         assert rows_of(world.database, f"consumers.{table}", columns) == rows
@@ -105,7 +105,7 @@ def test_consumers_of_topics_and_of_files_have_the_tables(world: World) -> None:
 
 
 # R-31
-def test_the_position_of_a_feed_is_the_end_of_its_last_window(world: World) -> None:
+def test_position_of_a_feed_is_the_end_of_its_last_window(world: World) -> None:
     own = [read.value for read in read_topic(world.kafka.address, POSITIONS) if read.key == b"consumers.topics"]
     ends = [int(value.split(b"-")[0]) for value in own if value]
     assert (ends[0], ends[-1]) == (world.cut, world.last)
@@ -118,7 +118,7 @@ def lines(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any
 
 
 # S2-10, S2-48, DESIGN 3.12
-def test_feed_read_shows_the_same_of_topic_and_files(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_feed_read_shows_the_same_for_topic_and_files(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     table, registry = TABLES[0], ["--schema-registry", world.registry.url]
     topic = world.uris["topics"].replace("/t?", f"/consumers.{table}?")
     found = [lines(capsys, topic, *registry), lines(capsys, world.uris["files"], "--table", table)]
@@ -129,14 +129,14 @@ def test_feed_read_shows_the_same_of_topic_and_files(world: World, capsys: pytes
     assert both[0] == both[1]
     assert {line["op"] for line in found[0]} == {"c", "u", "d"}
     late = lines(capsys, topic, *registry, "--from", str(world.cut), "--to", str(world.last))
-    # Each partition has its order; how they come one beside the other is Kafka's.
+    # Each partition is ordered; the order between partitions is up to Kafka.
     places = {line["place"] for line in found[0] if int(line["commit_ts"]) > world.cut}
     assert {line["place"] for line in late} == places
     assert 0 < len(late) == len(places) < len(found[0])
     assert len(lines(capsys, topic, *registry, "--limit", "3")) == 3
 
 
-def test_feed_read_says_what_is_missing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_feed_read_reports_what_is_missing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     address, registry = world.kafka.address, ["--schema-registry", world.registry.url]
     for words, error in (
         ([f"kafka://{address}/nowhere?protocol=avro", *registry], "the topic does not exist"),

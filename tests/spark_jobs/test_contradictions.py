@@ -1,6 +1,6 @@
-"""compact refuses a key whose changes contradict each other, unless it is known why (S4-09).
+"""compact refuses a key whose changes contradict each other, unless the reason is known (S4-09).
 
-What makes it worth stopping for: that is how a transaction which is missing between two others shows.
+A contradiction is worth stopping for, because it reveals that a transaction between two others is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
 
 class Gap:
-    """One window: a row comes, goes, and comes again; its DELETE is `at`. Without it the two INSERT contradict."""
+    """One window with INSERT, DELETE, INSERT of one row; the DELETE is `at`. Without it the INSERTs contradict each
+    other.
+    """
 
     def __init__(self, spark: SparkSession, root: Path, server: MariaDb) -> None:
         execute(server, "DROP DATABASE IF EXISTS tidb_binlog")
@@ -42,7 +44,7 @@ class Gap:
         self._hi, self._source = w.clock(), Source.of_workload(w)
 
     def lose(self) -> None:
-        """The DELETE never landed."""
+        """Pretend that the DELETE never landed."""
         self._source.binlogs = [b for b in self._source.binlogs if b.commit_ts != self.at]
 
     def compacted(self, target: dict[str, Any] | None = None, **config: Any) -> list[dict[str, Any]]:
@@ -60,7 +62,7 @@ def gap(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> Gap:
     return Gap(spark, tmp_path, mariadb)
 
 
-def test_a_transaction_that_is_missing_is_noticed(gap: Gap) -> None:
+def test_missing_transaction_is_detected(gap: Gap) -> None:
     gap.lose()
     with pytest.raises((SchemaError, PySparkException)) as caught:
         gap.compacted()
@@ -71,13 +73,13 @@ def test_a_transaction_that_is_missing_is_noticed(gap: Gap) -> None:
     assert "target.impossible-changes = last" in ours.hint
 
 
-def test_the_operator_may_take_the_last_change(gap: Gap) -> None:
+def test_operator_can_accept_the_last_change(gap: Gap) -> None:
     gap.lose()
     [change] = gap.compacted({"impossible-changes": "last"})
     assert dict(change["after"])["name"] == "new"
 
 
-def test_a_table_that_is_set_aside_stops_no_window_by_its_contradictions(gap: Gap) -> None:  # U-16
+def test_contradictions_of_a_table_aside_stop_no_window(gap: Gap) -> None:  # U-16
     gap.lose()
     target = Replication.model_validate({"name": "demo", "lake": {"path": "x"}, "target": gap.target}).sql_target()
     set_aside(target, CLUSTER_ID, "demo", [("shop", "ITEM")], "two rows of one key", 0)
@@ -85,12 +87,12 @@ def test_a_table_that_is_set_aside_stops_no_window_by_its_contradictions(gap: Ga
     assert dict(change["after"])["name"] == "new"
 
 
-def test_what_a_filter_left_out_on_purpose_is_not_a_contradiction(gap: Gap) -> None:  # R-14
+def test_changes_left_out_by_a_filter_are_no_contradiction(gap: Gap) -> None:  # R-14
     rule = {"schema-pattern": "shop", "table-pattern": "item", "events": ["delete"], "action": "Ignore"}
     [change] = gap.compacted(filters=[rule])
     assert dict(change["after"])["name"] == "new"
 
 
-def test_nor_is_a_transaction_that_is_skipped_by_its_commit_ts(gap: Gap) -> None:  # U-12
+def test_transaction_skipped_by_commit_ts_is_no_contradiction(gap: Gap) -> None:  # U-12
     [change] = gap.compacted(filter={"ignore-txn-commit-ts": [str(gap.at)]})
     assert dict(change["after"])["name"] == "new"

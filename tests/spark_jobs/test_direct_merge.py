@@ -1,4 +1,4 @@
-"""Rows that the decoding tasks write themselves are those that Spark writes; delta-rs commits only where it can."""
+"""Rows written by the decoding tasks equal those written by Spark; delta-rs commits only if it supports the table."""
 
 from __future__ import annotations
 
@@ -44,22 +44,24 @@ def sorted_rows(lake: Lakehouse) -> list[str]:
 
 
 def commits_of(lake: Lakehouse) -> list[dict[str, Any]]:
-    """The commits to `mutation`, newest first."""
+    """The commits of `mutation`, newest first."""
     return DeltaTable(lake.context().paths.table("mutation")).history()
 
 
 def writer(lake: Lakehouse) -> str:
-    """Who made the newest commit."""
+    """The engine of the newest commit."""
     return re.split("[:/]", commits_of(lake)[0]["engineInfo"])[0]
 
 
-def test_tasks_write_what_spark_writes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # DESIGN 2: the same rows in the same place, whoever writes them; R-41
+def test_tasks_write_the_same_rows_as_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # DESIGN 2: the same rows in the same order, whoever writes them; R-41
     workload, cuts = history()
     lake = Lakehouse(spark, tmp_path, Source.of_workload(workload))
     one, two = [Bounds(lo, hi) for lo, hi in itertools.pairwise(cuts)]
     place = Path(lake.context().paths.table("mutation"))
-    # Each group of rows is a task; the second window is the driver's and needs none.
+    # Each group of rows is a task; the driver itself decodes the second window without tasks.
     monkeypatch.setattr(payloads, "SHARE_BYTES", 1)
     lake.config["window"] = {"driver-bytes": 0}
     lake.land(one.lo, one.hi)
@@ -67,7 +69,7 @@ def test_tasks_write_what_spark_writes(spark: SparkSession, tmp_path: Path, monk
     lake.config.clear()
     lake.land_only(two.lo, two.hi)
 
-    # A task that fails leaves the table as it was, and no file.
+    # A failed task leaves the table unchanged, and no file.
     commits, files = len(commits_of(lake)), set(place.rglob("*.parquet"))
     monkeypatch.setattr(payloads.PayloadRange, "read", damaged(payloads.PayloadRange.read))
     with pytest.raises(WireError):
@@ -80,18 +82,18 @@ def test_tasks_write_what_spark_writes(spark: SparkSession, tmp_path: Path, monk
     assert '"stage": "merge"' in commits_of(lake)[0]["userMetadata"]
     written = sorted_rows(lake)
     assert len(written) == 82
-    # Run again, the window's files are replaced and no other's.
+    # A rerun replaces the files of this window only.
     assert merge.run(lake.context(), one).rows == 80
     assert (writer(lake), sorted_rows(lake)) == ("delta-rs", written)
 
-    # A table of an older Binlake has a feature that delta-rs refuses: Spark writes the same.
+    # A table of an older Binlake has a feature that delta-rs refuses, so Spark writes the same rows.
     spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')")
     assert merge.run(lake.context(), one).rows == 80
     assert (writer(lake), sorted_rows(lake)) == ("Apache-Spark", written)
 
 
 def without_spark(lake: Lakehouse) -> StageContext:
-    """A run whose process has no JVM."""
+    """A context in a process without a JVM."""
 
     def refused() -> SparkSession:
         raise AssertionError("a session was asked for")
@@ -99,8 +101,8 @@ def without_spark(lake: Lakehouse) -> StageContext:
     return replace(lake.context(), make_spark=refused)
 
 
-def test_a_small_window_needs_no_jvm_whatever_is_in_it(spark: SparkSession, tmp_path: Path) -> None:
-    # S4-03; DESIGN 2: transactions in chunks, columns that routes add, files with other windows' rows
+def test_small_window_needs_no_jvm_whatever_it_contains(spark: SparkSession, tmp_path: Path) -> None:
+    # S4-03; DESIGN 2: transactions in chunks, columns added by routes, files with rows of other windows
     workload, cuts = history()
     route = {"schema-pattern": "d", "table-pattern": "t", "target-schema": "x", "target-table": "u"}
     route |= {"extract-table": {"table-regexp": "(.*)", "target-column": "origin"}}
@@ -116,7 +118,7 @@ def test_a_small_window_needs_no_jvm_whatever_is_in_it(spark: SparkSession, tmp_
     assert len(rows_of(lake.context().paths.table("ddl"))) == 2
     written = sorted_rows(lake)
 
-    # A day whose files were brought together has rows of both windows in each: they are written again.
+    # The files of that day were compacted and hold rows of both windows, so the files are rewritten.
     DeltaTable(place).optimize.compact()
     assert merge.run(without_spark(lake), windows[1]).rows == 80
     assert sorted_rows(lake) == written
@@ -126,7 +128,7 @@ def test_a_small_window_needs_no_jvm_whatever_is_in_it(spark: SparkSession, tmp_
     assert (writer(lake), sorted_rows(lake)) == ("Apache-Spark", written)
 
 
-def test_the_driver_s_rows_are_handed_over_as_they_are_in_the_lake(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_handed_over_equal_those_in_the_lake(spark: SparkSession, tmp_path: Path) -> None:
     workload, cuts = history()
     lake = Lakehouse(spark, tmp_path, Source.of_workload(workload), {"target": {"host": "127.0.0.1"}})
     lake.land_only(cuts[0], cuts[1])
@@ -135,7 +137,7 @@ def test_the_driver_s_rows_are_handed_over_as_they_are_in_the_lake(spark: SparkS
     held = ctx.handover.take(MUTATION, bounds)
     assert held is not None
     assert sorted(map(str, held.to_pylist())) == sorted_rows(lake)
-    # Tasks of their own have nothing to hand over, nor has a lake without a target.
+    # Separate tasks hand nothing over, and a lake without a target has no taker.
     lake.config["window"] = {"driver-bytes": 0}
     alone = lake.context()
     merge.run(alone, bounds)
@@ -146,7 +148,7 @@ def test_the_driver_s_rows_are_handed_over_as_they_are_in_the_lake(spark: SparkS
     assert alone.handover.bytes == 0
 
 
-def test_a_window_is_the_driver_s_unless_it_is_to_decode_nothing(
+def test_driver_decodes_a_window_unless_its_limit_is_zero(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def here(*_: object) -> None:
@@ -155,7 +157,7 @@ def test_a_window_is_the_driver_s_unless_it_is_to_decode_nothing(
     workload, cuts = history()
     lake = Lakehouse(spark, tmp_path, Source.of_workload(workload))
     lake.land_only(cuts[0], cuts[1])
-    # Workers import the class for themselves.
+    # Workers import the class themselves.
     monkeypatch.setattr(decode.ShareWriter, "write", here)
     with pytest.raises(AssertionError, match="in the driver"):
         merge.run(lake.context(), Bounds(cuts[0], cuts[1]))
@@ -165,7 +167,7 @@ def test_a_window_is_the_driver_s_unless_it_is_to_decode_nothing(
 
 
 def damaged(read: Any) -> Any:
-    """The payloads as they are, and behind them one that is none."""
+    """The payloads unchanged, followed by an invalid one."""
 
     def broken(self: Any, share: Any) -> Any:
         yield from read(self, share)

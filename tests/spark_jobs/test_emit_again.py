@@ -1,4 +1,4 @@
-"""`binlake backfill emit`: a range is sent once more, beside the feed, with the schemas of that day."""
+"""`binlake backfill emit` sends a range again, independently of the feed, with the schemas of its time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def positions(fed: Fed) -> dict[str, bytes | None]:
     return {read.key.decode(): read.value for read in reads if read.key.decode().startswith(own)}
 
 
-def test_a_range_is_sent_again_to_its_topic_and_to_others_and_the_feed_stays_where_it_is(make: Make) -> None:
+def test_range_is_sent_again_and_the_feed_keeps_its_position(make: Make) -> None:
     history = shop()
     fed = make(history.workload, rules=["shop.item"])
     first, second, third = (fed.land(one.lo, one.hi) for one in windows(history))
@@ -36,7 +36,7 @@ def test_a_range_is_sent_again_to_its_topic_and_to_others_and_the_feed_stays_whe
         fed.send(bounds)
     topic, position = f"{fed.prefix}.shop.item", positions(fed)
     before = sent(fed, topic)
-    # A range that ends within windows.
+    # A range that ends inside windows.
     commits = sorted(ts for ts, _ in history.states if ts <= first.hi)
     lo, hi = commits[len(commits) // 2], second.hi - 1
     (result,) = emit(fed.ctx, FEED, lo, hi, Destination())
@@ -47,7 +47,7 @@ def test_a_range_is_sent_again_to_its_topic_and_to_others_and_the_feed_stays_whe
     assert read_progress(fed.ctx.windows, FEED).checkpoint == second.hi
     assert read_state(fed.ctx.windows, FEED).number == 0
     assert {name: value for name, value in positions(fed).items() if value} == position
-    # The whole lake to other topics, schema after schema, whatever the feed has sent of it.
+    # The whole lake to other topics, with all schemas in order, whatever the feed has sent of it.
     (whole,) = emit(fed.ctx, FEED, first.lo, third.hi, Destination("again_{schema}_{table}_" + fed.prefix))
     assert len(sent(fed, f"again_shop_item_{fed.prefix}")) == whole.rows
     assert set(before) <= set(sent(fed, f"again_shop_item_{fed.prefix}"))
@@ -57,7 +57,7 @@ def test_a_range_is_sent_again_to_its_topic_and_to_others_and_the_feed_stays_whe
 
 
 def altered() -> tuple[Workload, list[int]]:
-    """Rows of one table under two schemas, and the ends of both."""
+    """Rows of one table under two schemas, and the ends of both parts."""
     workload = Workload()
     workload.create_database("shop")
     workload.create_table("shop", "item", [integer("id")], ["id"])
@@ -69,7 +69,7 @@ def altered() -> tuple[Workload, list[int]]:
 
 
 # R-31
-def test_an_older_schema_is_looked_up_and_never_registered_as_the_newest(make: Make) -> None:
+def test_older_schema_is_looked_up_and_never_registered_as_the_newest(make: Make) -> None:
     workload, (middle, end) = altered()
     fed = make(workload, **{"start-ts": str(middle)})
     old, new = fed.land(0, middle), fed.land(middle, end)
@@ -82,17 +82,17 @@ def test_an_older_schema_is_looked_up_and_never_registered_as_the_newest(make: M
         assert caught.value.where["subject"] == subject
         assert registry.newest(subject) == newest
         assert read_state(fed.ctx.windows, FEED).state == "normal"
-        # Other topics have subjects of their own.
+        # Other topics have separate subjects.
         topic = f"again_shop_item_{fed.prefix}"
         emit(fed.ctx, FEED, old.lo, new.hi, Destination("again_{schema}_{table}_" + fed.prefix))
         assert sorted(fed.decode(read.value)["id"] for read in read_topic(fed.kafka.address, topic)) == [1, 2]
         assert registry.newest(f"{topic}-value") == newest
-        # There, what is older is found by its id and stays where it is.
+        # In those subjects, the older schema is found by its id and keeps its version.
         emit(fed.ctx, FEED, old.lo, old.hi, Destination("again_{schema}_{table}_" + fed.prefix))
         assert registry.newest(f"{topic}-value") == newest
 
 
-def test_what_is_killed_goes_on_and_sends_nothing_twice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_emit_resumes_without_duplicates(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     workload, (middle, end) = altered()
     fed = make(workload)
     fed.land(0, middle)
@@ -117,7 +117,7 @@ def test_what_is_killed_goes_on_and_sends_nothing_twice(make: Make, monkeypatch:
     assert len(sent(fed, topic)) == 4
 
 
-def test_only_what_has_landed_can_be_sent_again(make: Make) -> None:
+def test_only_landed_ranges_can_be_sent_again(make: Make) -> None:
     workload, (middle, end) = altered()
     fed = make(workload)
     landed: Bounds = fed.land(0, middle)

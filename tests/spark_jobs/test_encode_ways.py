@@ -1,4 +1,4 @@
-"""encode gives the same messages whoever makes them, however many rows come at a time; its windows have bounds."""
+"""encode makes the same messages in the driver and in tasks, for any batch size; its windows are limited."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def feed(name: str, **more: Any) -> dict[str, Any]:
 
 
 def draw_workload(seed: int) -> Workload:
-    """Transactions of up to 30 changes on three tables, one of which the feed leaves out; keys move, a column comes."""
+    """Transactions of up to 30 changes on three tables, one of which the feed leaves out; keys move, a column is
+    added.
+    """
     draw, w = random.Random(seed), Workload()
     w.create_database("d")
     for name in ("a", "b", "out"):
@@ -94,7 +96,7 @@ def test_driver_and_tasks_make_the_same_messages(
     assert all(found[name] == found["here"] for name in WAYS)
 
 
-def test_a_rerun_takes_the_place_of_what_a_killed_run_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rerun_replaces_the_files_of_a_killed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = shop()
     config = {"feed": [feed("f", rules=["shop.item"])]}
     lake = Lakehouse(None, tmp_path, Source.of_workload(history.workload), config)
@@ -114,7 +116,7 @@ def test_a_rerun_takes_the_place_of_what_a_killed_run_wrote(tmp_path: Path, monk
     assert sum(part.num_rows for part in read_sealed(paths, manifest, None)) == 40
 
 
-def test_no_file_is_left_of_a_window_that_cannot_be_encoded(tmp_path: Path) -> None:
+def test_failed_encode_leaves_no_file(tmp_path: Path) -> None:
     history = shop()
     lake = Lakehouse(None, tmp_path, Source.of_workload(history.workload), {"feed": [feed("f")]})
     bounds = lake.land(0, history.cuts[0])
@@ -123,7 +125,7 @@ def test_no_file_is_left_of_a_window_that_cannot_be_encoded(tmp_path: Path) -> N
     assert not list(Path(lake.context().paths.table("feed/f")).glob("window=*/*.parquet"))
 
 
-def test_a_feed_that_was_stopped_takes_landed_windows_some_at_a_time(tmp_path: Path) -> None:
+def test_stopped_feed_takes_several_landed_windows_at_a_time(tmp_path: Path) -> None:
     w = Workload()
     w.create_database("d")
     w.create_table("d", "t", [integer("id"), text("name")], ["id"])
@@ -146,7 +148,7 @@ def test_a_feed_that_was_stopped_takes_landed_windows_some_at_a_time(tmp_path: P
     assert encode.run(small.context(), landed[-1], "f").state == "already"
 
 
-def test_transactions_are_joined_however_they_are_cut() -> None:
+def test_transactions_are_joined_across_batches() -> None:
     rows = [{"commit_ts": ts, "start_ts": ts - 1, "seq": seq} for ts in (5, 7, 9) for seq in range(ts - 4)]
     whole = pa.RecordBatch.from_pylist(rows)
     for size in (1, 2, 3, 4, 100):

@@ -1,4 +1,4 @@
-"""What Spark raises becomes an error of ours, whose class decides about a retry; the rest stays what it is."""
+"""Spark's exceptions become Binlake errors whose class decides about a retry; other exceptions stay unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_jobs.job.failures import translate
 @pytest.mark.parametrize(
     "conflict", [ConcurrentAppendException, ConcurrentDeleteReadException, MetadataChangedException]
 )
-def test_a_conflict_of_two_writers_of_a_delta_table_is_tried_again(conflict: type[Exception]) -> None:
+def test_conflict_of_two_delta_writers_is_retryable(conflict: type[Exception]) -> None:
     # R-41, C-02
     found = translate(conflict("Files were added to partition [window=1-2]\nJava stack"))
     assert type(found) is Transient
@@ -23,7 +23,7 @@ def test_a_conflict_of_two_writers_of_a_delta_table_is_tried_again(conflict: typ
     assert "Java stack" not in str(found)
 
 
-def test_an_error_of_a_worker_is_found_in_the_text_of_java() -> None:
+def test_worker_error_is_found_in_javas_text() -> None:
     text = "Job aborted\n  binlake.errors.SchemaError: no such column [table=d.t] Hint: look\n\tat java.lang.Thread"
     found = translate(RuntimeError(text))
     assert type(found) is SchemaError
@@ -31,8 +31,8 @@ def test_an_error_of_a_worker_is_found_in_the_text_of_java() -> None:
 
 
 @pytest.mark.parametrize("lost", ["INVALID_HANDLE.SESSION_NOT_FOUND", "INVALID_HANDLE.OPERATION_NOT_FOUND"])
-def test_a_session_that_a_server_has_lost_is_tried_again(lost: str) -> None:
-    # It was started anew.
+def test_lost_server_session_is_retryable(lost: str) -> None:
+    # The server was restarted.
     assert type(translate(RuntimeError(f"[{lost}] The handle 12 is invalid."))) is Transient
 
 
@@ -47,22 +47,22 @@ class _Rpc(grpc.RpcError):
         return None
 
 
-def test_a_connect_server_that_is_away_is_an_error_that_is_tried_again() -> None:
+def test_unreachable_connect_server_is_retryable() -> None:
     found = translate(SparkConnectGrpcException("refused", grpc_status_code=grpc.StatusCode.UNAVAILABLE))
     assert type(found) is Transient
     assert type(translate(_Rpc(grpc.StatusCode.UNAVAILABLE))) is Transient
     assert translate(_Rpc(grpc.StatusCode.INVALID_ARGUMENT)) is None
 
 
-def test_an_outage_is_waited_out_once_over_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    # pyspark begins its ten minutes anew with each call: the query, the error's details, what cleans up.
+def test_outage_timeout_covers_all_calls_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    # pyspark restarts its ten minutes with each call: the query, the error's details, the cleanup.
     clock = iter((100.0, 104.0, 107.9, 108.0, 112.0, 121.0))
     monkeypatch.setattr(connect.time, "monotonic", lambda: next(clock))
     policy, away = connect.Patience(), _Rpc(grpc.StatusCode.UNAVAILABLE)
-    # 9 s without a failure: what comes then is another outage.
+    # 9 s without a failure: the next failure belongs to another outage.
     assert [policy.can_retry(away) for _ in range(6)] == [True, True, True, False, False, True]
     assert not policy.can_retry(ValueError("no error of the server"))
 
 
-def test_anything_else_is_nobodys_error() -> None:
+def test_other_exceptions_are_not_translated() -> None:
     assert translate(RuntimeError("out of memory")) is None

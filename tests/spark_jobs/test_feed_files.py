@@ -1,4 +1,6 @@
-"""A feed from the lake to files: the files alone are the tables, and what was interrupted is there once."""
+"""A feed from the lake to files: the files alone reproduce the tables, and an interrupted publish leaves no
+duplicates.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def records(files: dict[str, bytes]) -> list[dict[str, Any]]:
 
 
 # S2-01, S2-48, S0-04, S0-08, R-31
-def test_the_files_alone_give_the_table(tmp_path: Path) -> None:
+def test_files_alone_reproduce_the_table(tmp_path: Path) -> None:
     history = shop()
     fed = Fed(tmp_path, history)
     sent = [fed.send(bounds) for bounds in fed.windows]
@@ -72,7 +74,7 @@ def test_the_files_alone_give_the_table(tmp_path: Path) -> None:
     assert json.loads(files["metadata"]) == {"checkpoint-ts": history.cuts[-1]}
 
 
-def test_an_object_store_gets_the_same_files(tmp_path: Path, s3: S3) -> None:
+def test_object_store_gets_the_same_files(tmp_path: Path, s3: S3) -> None:
     s3.create_bucket("feeds")
     history = shop()
     local = Fed(tmp_path / "local", history)
@@ -86,7 +88,7 @@ def test_an_object_store_gets_the_same_files(tmp_path: Path, s3: S3) -> None:
     assert {path: store.get(path) for path in store.list("")} == local.contents()
 
 
-def test_a_folder_has_definitions_and_an_index(tmp_path: Path) -> None:
+def test_folder_has_definitions_and_an_index(tmp_path: Path) -> None:
     history = shop()
     fed = Fed(tmp_path, history)
     for bounds in fed.windows:
@@ -106,13 +108,11 @@ def test_a_folder_has_definitions_and_an_index(tmp_path: Path) -> None:
         assert files[f"{folder}/meta/CDC.index"].decode() == f"CDC{last:020}.avro\n"
 
 
-def test_a_publish_that_was_killed_behind_the_files_repeats_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_publish_killed_after_writing_files_repeats_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fed = Fed(tmp_path, shop())
     fed.send(fed.windows[0])
     done = fed.contents()
-    # As after a kill between the last file and the lake's event.
+    # Imitate a kill between the last file and the lake's event.
     recorded = fed.ctx.windows.events(stage="publish")
     fed.lakehouse.land(fed.windows[1].lo, fed.windows[1].hi)
     encode.run(fed.ctx, fed.windows[1], FEED)
@@ -129,7 +129,7 @@ def test_a_publish_that_was_killed_behind_the_files_repeats_nothing(
 
 # S0-08, S2-36
 @pytest.mark.parametrize("protocol", ["csv", "canal-json"])
-def test_text_files_have_every_change_of_every_table(
+def test_text_files_contain_every_change_of_every_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], protocol: str
 ) -> None:
     history = shop()
@@ -143,7 +143,7 @@ def test_text_files_have_every_change_of_every_table(
     )
     assert run(["feed", "read", "--replication", str(toml), "--feed", FEED, "--output", "json"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    # The last window's watermark is none of the files'.
+    # The last window's watermark is not in any file.
     changes = fed.ctx.windows.events(stage="merge", state="done")
     assert len(events) == sum(event["rows"] for event in changes) + 1
     assert len(events) <= sent
@@ -156,7 +156,7 @@ def test_text_files_have_every_change_of_every_table(
     assert {key: name for key, name in last.items() if name is not None} == rows
 
 
-def test_feed_read_takes_the_feed_of_a_replication(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_feed_read_reads_the_feed_of_a_replication(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     history = shop()
     fed = Fed(tmp_path, history)
     fed.send(fed.windows[0])
@@ -180,7 +180,7 @@ def _stop(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_window_without_changes_moves_the_checkpoint(tmp_path: Path) -> None:
+def test_window_without_changes_moves_the_checkpoint(tmp_path: Path) -> None:
     history = shop()
     fed = Fed(tmp_path, history, rules=["shop.nothing"])
     assert fed.send(fed.windows[0]) == 0

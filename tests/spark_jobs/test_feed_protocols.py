@@ -1,4 +1,4 @@
-"""Feeds of the protocols without a registry, from the lake to a real Kafka: order, DDL, and what ends a window."""
+"""Feeds in protocols without a registry, from the lake to a real Kafka: order, DDL, and the end of a window."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTITIONS = 2
 
 
 class Sent:
-    """The history of the shop sent window by window in one protocol to one topic."""
+    """The history of the shop, sent window by window in one protocol to one topic."""
 
     def __init__(self, root: Path, kafka: Kafka, registry: Apicurio, words: str, **feed: Any) -> None:
         self.history: History = shop()
@@ -46,7 +46,9 @@ class Sent:
 
 
 # S2-45, U-27
-def test_canal_json_in_one_topic(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> None:
+def test_canal_json_in_one_topic_has_all_changes_in_order(
+    tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
+) -> None:
     sent = Sent(tmp_path, kafka, schema_registry, "canal-json&enable-tidb-extension=true")
     cuts, rows = sent.history.cuts, {}
     for number, reads in enumerate(sent.partitions()):
@@ -71,7 +73,7 @@ def test_canal_json_in_one_topic(tmp_path: Path, kafka: Kafka, schema_registry: 
     assert sent.fed.ctx.windows.greatest_hi("publish", feed_sink(FEED)) == cuts[-1]
 
 
-def test_ddl_come_before_the_rows_that_they_shape(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> None:
+def test_ddl_message_precedes_the_rows_in_its_form(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> None:
     sent = Sent(tmp_path, kafka, schema_registry, "canal-json", rules=["shop.item", "shop.temp"])
     messages = [json.loads(read.value or b"") for read in sent.partitions()[0]]
     ddls = [(one["type"], one["table"]) for one in messages if one["isDdl"]]
@@ -97,10 +99,10 @@ def test_raw_updates_keep_a_moved_row_in_one_message(tmp_path: Path, kafka: Kafk
     assert [(value["p"]["id"]["v"], value["u"]["id"]["v"]) for value in moved] == [(4, 4000)]
 
 
-def test_the_drainers_messages_in_one_partition(
+def test_drainer_messages_are_whole_transactions_in_one_partition(
     tmp_path: Path, kafka: Kafka, schema_registry: Apicurio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A transaction is one message however its rows come to the encoder.
+    # A transaction is one message, however its rows reach the encoder.
     monkeypatch.setattr(encode, "ENCODE_ROWS", 1)
     sent = Sent(tmp_path, kafka, schema_registry, "slave-binlog")
     first, other = sent.partitions()
@@ -108,7 +110,7 @@ def test_the_drainers_messages_in_one_partition(
     assert {read.key for read in first} == {b""}
     binlogs = [pb.Binlog.FromString(read.value or b"") for read in first]
     assert all(one.commit_ts < two.commit_ts for one, two in pairwise(binlogs))
-    # Every commit and every DDL of the history, the database's among them, has its message.
+    # Every commit and every DDL of the history, including those on databases, has a message.
     assert len(binlogs) == len(sent.history.states) + 1
     assert [ts for ts, _ in sent.history.states] == [one.commit_ts for one in binlogs][1:]
     ddls = [one.ddl_data.ddl_query.decode().upper() for one in binlogs if one.type == pb.DDL]
@@ -120,11 +122,11 @@ def test_the_drainers_messages_in_one_partition(
         [row.columns[0].int64_value for row in (one.change_row, one.row)] for one in mutations if one.type == pb.Update
     ]
     assert [4, 4000] in ids
-    # A window that was published is not sent again.
+    # A published window is not sent again.
     bounds = windows(sent.history)[-1]
     assert publish.run(sent.fed.ctx, bounds, FEED).state == "already"
 
 
-def test_a_feed_of_transactions_has_one_topic(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> None:
+def test_feed_of_whole_transactions_needs_one_topic(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> None:
     with pytest.raises(ConfigError, match="one topic"):
         Sent(tmp_path, kafka, schema_registry, "slave-binlog", dispatchers=[{"matcher": ["*.*"], "topic": "t"}])

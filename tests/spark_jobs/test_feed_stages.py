@@ -1,4 +1,4 @@
-"""A feed from the lake to a real Kafka and a real registry: the compacted topics are the tables (MISSION S2)."""
+"""A feed from the lake to a real Kafka and a real registry: the compacted topics equal the tables (MISSION S2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spark_jobs.publish import stage as publish
 
 
 # S2-01, S2-02, S2-03, S2-13, S2-36, S2-37, S2-48
-def test_the_compacted_topics_are_the_tables_at_the_feeds_position(make: Make) -> None:
+def test_compacted_topics_equal_the_tables_at_the_feeds_position(make: Make) -> None:
     history = shop()
     fed = make(history.workload, rules=["shop.item"])
     for bounds in windows(history):
@@ -38,7 +38,7 @@ def test_the_compacted_topics_are_the_tables_at_the_feeds_position(make: Make) -
 
 
 # R-31
-def test_whatever_is_run_again_each_message_is_there_once(make: Make) -> None:
+def test_reruns_send_each_message_once(make: Make) -> None:
     history = shop()
     fed = make(history.workload, rules=["shop.item"])
     bounds = windows(history)[0]
@@ -48,7 +48,7 @@ def test_whatever_is_run_again_each_message_is_there_once(make: Make) -> None:
     assert max(before.values()) == 1
     assert encode.run(fed.ctx, bounds, FEED).state == "already"
     assert publish.run(fed.ctx, bounds, FEED).state == "already"
-    # As after a kill between Kafka's commit and the lake's event.
+    # Imitate a kill between Kafka's commit and the lake's event.
     (event,) = fed.ctx.windows.events(stage="encode", state="done", sealed=True)
     feed = fed.ctx.replication.feed_of(FEED)
     with open_sink(feed, fed.ctx.replication.name) as sink, SchemaIds(feed) as ids:
@@ -58,7 +58,7 @@ def test_whatever_is_run_again_each_message_is_there_once(make: Make) -> None:
 
 
 # S2-38, S2-39
-def test_a_refused_schema_stops_the_feed_behind_the_last_good_message(make: Make) -> None:
+def test_refused_schema_stops_the_feed_after_the_last_good_message(make: Make) -> None:
     workload = Workload()
     workload.create_database("shop")
     workload.create_table("shop", "item", [integer("id")], ["id"])
@@ -79,7 +79,7 @@ def test_a_refused_schema_stops_the_feed_behind_the_last_good_message(make: Make
 
 
 # S2-42
-def test_a_new_table_that_would_share_a_topic_is_refused(make: Make) -> None:
+def test_new_table_that_would_share_a_topic_is_refused(make: Make) -> None:
     workload = Workload()
     workload.create_database("shop")
     for name in ("a-b", "a_b"):
@@ -87,7 +87,7 @@ def test_a_new_table_that_would_share_a_topic_is_refused(make: Make) -> None:
     workload.begin().insert("shop", "a_b", id=1).commit()
     hi = workload.clock()
     fed = make(workload, dispatchers=[{"matcher": ["*.*"], "topic": "{schema}{table}"}], rules=["shop.*"])
-    # `-` is legal in a topic; `:` is not.
+    # `-` is allowed in a topic name; `:` is not.
     bounds = fed.land(0, hi)
     encode.run(fed.ctx, bounds, FEED)
     workload.create_table("shop", "a:b", [integer("id")], ["id"])
@@ -98,7 +98,7 @@ def test_a_new_table_that_would_share_a_topic_is_refused(make: Make) -> None:
 
 
 # S2-15
-def test_a_table_without_a_key_is_refused_by_name(make: Make) -> None:
+def test_table_without_a_key_is_refused_by_name(make: Make) -> None:
     history = shop()
     fed = make(history.workload)
     with pytest.raises(ConfigError, match=r"shop\.log"):

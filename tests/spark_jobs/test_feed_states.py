@@ -1,4 +1,4 @@
-"""A feed that fails, is paused, changed, ended or removed: what its stages do then, and what comes after."""
+"""The stages of a feed that fails, is paused, changed, ended or removed, and how it continues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def states(fed: Fed, bounds: Bounds) -> list[str]:
 
 
 # S2-38, S2-39
-def test_a_refused_schema_is_state_error_until_it_is_resumed(make: Make) -> None:
+def test_refused_schema_is_state_error_until_resumed(make: Make) -> None:
     workload = Workload()
     workload.create_database("shop")
     workload.create_table("shop", "item", [integer("id")], ["id"])
@@ -58,7 +58,7 @@ def test_a_refused_schema_is_state_error_until_it_is_resumed(make: Make) -> None
     assert read_progress(fed.ctx.windows, FEED).lag_s == 0
 
 
-def test_a_transient_error_changes_no_state(make: Make) -> None:
+def test_transient_error_changes_no_state(make: Make) -> None:
     history = shop()
     fed = make(history.workload, rules=["shop.item"])
     bounds = fed.land(0, history.cuts[0])
@@ -67,7 +67,7 @@ def test_a_transient_error_changes_no_state(make: Make) -> None:
     assert read_state(fed.ctx.windows, FEED).state == "normal"
 
 
-def test_what_is_paused_is_sent_after_it_is_resumed(make: Make) -> None:
+def test_changes_of_a_paused_feed_are_sent_after_resuming(make: Make) -> None:
     history = shop()
     fed = make(history.workload, rules=["shop.item"])
     first, *others = (fed.land(one.lo, one.hi) for one in windows(history))
@@ -82,7 +82,7 @@ def test_what_is_paused_is_sent_after_it_is_resumed(make: Make) -> None:
     assert {row["id"] for row in fed.compacted("item")} == wanted
 
 
-def test_a_feed_begins_behind_its_start_and_ends_with_its_target(make: Make) -> None:
+def test_feed_starts_after_start_ts_and_ends_at_its_target(make: Make) -> None:
     workload = Workload()
     workload.create_database("shop")
     workload.create_table("shop", "item", [integer("id")], ["id"])
@@ -102,7 +102,7 @@ def test_a_feed_begins_behind_its_start_and_ends_with_its_target(make: Make) -> 
     assert states(fed, Bounds(hi - 1, hi)) == ["skipped"]
 
 
-def test_a_start_below_the_lake_is_state_error_with_the_earliest(make: Make) -> None:
+def test_start_below_the_lake_is_state_error_with_the_earliest_start(make: Make) -> None:
     history = shop()
     lo = history.cuts[0]
     fed = make(history.workload, rules=["shop.item"], **{"start-ts": str(lo - 1)})
@@ -113,7 +113,7 @@ def test_a_start_below_the_lake_is_state_error_with_the_earliest(make: Make) -> 
 
 
 # S2-15, R-31
-def test_windows_that_wait_are_encoded_again_under_a_changed_section(make: Make) -> None:
+def test_waiting_windows_are_encoded_again_after_a_change_of_the_section(make: Make) -> None:
     history = shop()
     fed = make(history.workload, rules=["shop.item"])
     bounds = fed.land(0, history.cuts[0])
@@ -131,7 +131,7 @@ def test_windows_that_wait_are_encoded_again_under_a_changed_section(make: Make)
         run_sink(keyless.ctx, STAGES, keyless.land(history.cuts[0], history.cuts[1]), feed=FEED)
 
 
-def test_a_feed_that_was_removed_leaves_nothing_to_the_next_of_its_name(make: Make) -> None:
+def test_removed_feed_leaves_nothing_to_the_next_one_with_its_name(make: Make) -> None:
     history = shop()
     fed = make(history.workload, rules=["shop.item"])
     bounds = fed.land(0, history.cuts[0])

@@ -1,4 +1,4 @@
-"""Filters and routes through merge, convert and finalize on a real MariaDB: who arrives, under which name, counted."""
+"""Filters and routes through merge, convert and finalize on a real MariaDB: which rows arrive, renamed and counted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ CONFIG: dict[str, Any] = {
 
 
 def history() -> tuple[Workload, list[int]]:
-    """Two windows: shards s1.t_1 and s2.t_2 of xs.t, filtered kinds and rows, a noise table, our own transactions."""
+    """Two windows: shards s1.t_1 and s2.t_2 of xs.t, filtered kinds and rows, a noise table, Binlake's own
+    transactions.
+    """
     w, cuts = Workload(), []
     for name in ("s1", "s2", "noise1", "retl"):
         w.create_database(name)
@@ -70,7 +72,7 @@ def history() -> tuple[Workload, list[int]]:
     other = w.begin().insert("retl", "_drainer_repl_mark", id=0, channel_id=CHANNEL + 1, val=1)
     other.insert("s1", "plain", id=3, name="another channel").commit()
     cuts.append(w.clock())
-    # Widening: executed once, with the first shard; the other's rows have the default until it follows.
+    # A widening DDL runs once, with the first shard; the other's rows have the default until that shard follows.
     w.add_column("s1", "t_1", integer("stock", default="5"))
     w.begin().insert("s1", "t_1", id=11, name="c", stock=1).insert("s2", "t_2", id=12, name="d").commit()
     w.add_column("s2", "t_2", integer("stock", default="5"))
@@ -97,15 +99,15 @@ class Sink:
         return json.loads(next(e["detail"] for e in events if e["state"] == "done"))
 
     def apply(self, bounds: Bounds) -> dict[str, Any]:
-        """Land it and bring it to the target; what was told of the tables there."""
+        """Land the window and apply it to the target; return the lineage of its tables."""
         self.lakehouse.land(bounds.lo, bounds.hi)
         compact.run(self.ctx, bounds)
         convert.run(self.ctx, bounds)
-        return told_tables(finalize.run(self.ctx, bounds).detail)
+        return lineage_tables(finalize.run(self.ctx, bounds).detail)
 
 
-def told_tables(detail: Any) -> dict[str, Any]:
-    """By table: its columns, and those of the source's tables behind it."""
+def lineage_tables(detail: Any) -> dict[str, Any]:
+    """By table: its columns, and the columns of the source tables."""
     return {
         one["table"]: (
             dict(one["columns"]),
@@ -115,7 +117,7 @@ def told_tables(detail: Any) -> dict[str, Any]:
     }
 
 
-def test_rows_and_ddl_go_where_the_rules_say(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
+def test_rows_and_ddl_follow_filters_and_routes(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
     # S4-03 S4-04 S4-05 S4-06 S4-07 R-14 R-15 R-47
     workload, cuts = history()
     sink = Sink(spark, tmp_path, mariadb, workload, CONFIG)
@@ -125,7 +127,8 @@ def test_rows_and_ddl_go_where_the_rules_say(spark: SparkSession, mariadb: Maria
     assert told["t"] == (shards, {"s1.t_1": ["id", "name"], "s2.t_2": ["id", "name"]})
     assert told["log"][1] == {"s1.log": ["id", "name", "price"]}
 
-    # price = 10.1 and the NULL name are dropped; the ignored update and delete leave the image of the insert.
+    # The rows with price = 10.1 and with a NULL name are dropped; the ignored update and delete leave the insert's
+    # image.
     assert rows(mariadb, "SELECT id, name, price FROM xs.log") == [(2, "v2", Decimal("10.11"))]
     assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == [(1, "a"), (2, "b")]
     assert rows(mariadb, "SELECT id FROM xs.plain ORDER BY id") == [(1,), (2,), (3,)]
@@ -135,7 +138,7 @@ def test_rows_and_ddl_go_where_the_rules_say(spark: SparkSession, mariadb: Maria
     marks = rows(mariadb, "SELECT channel_id, channel_info, val > 0 FROM retl._drainer_repl_mark")
     assert marks == [(CHANNEL, "demo", 1)]
 
-    # seq is given before filters; the source's names stay with the row.
+    # seq is assigned before filters; the row keeps the source's names.
     written = rows_of(sink.ctx.paths.table("mutation"))
     found = {(r["source_db"], r["source_table"], r["db"], r["table"]) for r in written}
     assert found == {
@@ -148,7 +151,7 @@ def test_rows_and_ddl_go_where_the_rules_say(spark: SparkSession, mariadb: Maria
     wider = {**shards, "stock": "int"}
     assert sink.apply(second)["t"] == (wider, {"s1.t_1": ["id", "name", "stock"]})
     assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == [(1, "a", 5), (2, "b", 5), (11, "c", 1), (12, "d", 5)]
-    # TRUNCATE was routed; both halves of an UPDATE's filter must be TRUE to drop it.
+    # TRUNCATE was routed; an UPDATE is dropped only if both parts of its filter are TRUE.
     assert rows(mariadb, "SELECT * FROM xs.plain") == [(5, "e")]
     updates = [r["key"] for r in rows_of(sink.ctx.paths.table("mutation")) if r["op"] == "update"]
     assert updates == ['["1"]']
@@ -158,7 +161,7 @@ def test_rows_and_ddl_go_where_the_rules_say(spark: SparkSession, mariadb: Maria
     assert [decision for _, decision in texts] == ["apply", "skip", "skip", "apply"]
     assert texts[3][0].rstrip(";") == "TRUNCATE TABLE `xs`.`plain`"
     assert [alert["query"].rstrip(";") for alert in sink.detail(second)["alerts"]] == ["DROP TABLE `t_2`"]
-    columns, sources = told_tables(mirror.run(sink.ctx, second).detail)["t"]
+    columns, sources = lineage_tables(mirror.run(sink.ctx, second).detail)["t"]
     delta = {"id": "integer", "name": "string", "stock": "integer", "_commit_ts": "long", "_rowkey": "string",
              "_copy": "integer", "_text": "map"}  # fmt: skip
     assert (columns, sources) == (delta, {"s1.t_1": ["id", "name", "stock"]})
@@ -166,7 +169,7 @@ def test_rows_and_ddl_go_where_the_rules_say(spark: SparkSession, mariadb: Maria
     assert sorted(mirrored) == [1, 2, 11, 12]
 
 
-def test_two_shards_with_one_key_and_an_unknown_column_stop_by_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_two_shards_with_one_key_or_an_unknown_column_stop_by_name(spark: SparkSession, tmp_path: Path) -> None:
     # S4-03 S4-06 R-15
     w = Workload()
     for name in ("s1", "s2"):

@@ -1,4 +1,4 @@
-"""finalize says which table of the lake is missing or damaged, before the target is touched; no Spark."""
+"""finalize names the lake's missing or damaged table before it touches the target; no Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def no_spark() -> Any:
 
 @pytest.fixture
 def ctx(tmp_path: Path) -> StageContext:
-    """A window with one DDL that is sealed; the target is nowhere."""
+    """A sealed window with one DDL; the target does not exist."""
     raw = {"name": "demo", "lake": {"path": str(tmp_path)}, "target": {"db-type": "mariadb", "port": 1}}
     replication = Replication.model_validate(raw)
     log = WindowLog(LakePaths.of(replication))
@@ -54,7 +54,7 @@ def parquet(ctx: StageContext, table: str) -> Path:
 
 @pytest.mark.parametrize("table", ["window", "ddl"])
 @pytest.mark.parametrize("how", ["missing", "truncated"])
-def test_a_file_that_is_gone_or_torn_is_reported_with_its_table(ctx: StageContext, table: str, how: str) -> None:
+def test_missing_or_truncated_file_is_reported_with_its_table(ctx: StageContext, table: str, how: str) -> None:
     # S3-13
     file = parquet(ctx, table)
     if how == "missing":
@@ -67,10 +67,10 @@ def test_a_file_that_is_gone_or_torn_is_reported_with_its_table(ctx: StageContex
 
 
 @pytest.mark.parametrize("step", ["read_statements", "segments"])
-def test_a_torn_file_of_the_statements_is_reported(
+def test_truncated_statement_file_is_reported(
     ctx: StageContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str
 ) -> None:
-    # S3-13: found with the index, or with the first segments
+    # S3-13: found when reading the index, or the first segments
     torn = tmp_path / "torn.parquet"
     torn.write_bytes(b"PAR1 and no more")
 

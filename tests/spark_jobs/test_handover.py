@@ -1,4 +1,4 @@
-"""Rows for the next stage of the same process: for as many takers as were named, and never more than the bound."""
+"""Rows for the next stage of the same process: kept for the given number of takers, and within a size limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST, SECOND = Bounds(0, 10), Bounds(10, 20)
 ROWS = pa.table({"n": pa.array(range(100), pa.int64())})
 
 
-def test_rows_are_there_for_each_taker_once_and_then_gone() -> None:
+def test_each_taker_gets_the_rows_once() -> None:
     handover = Handover()
     handover.put(MUTATION, FIRST, ROWS, takers=2)
     handover.put(CHANGE, FIRST, ROWS.slice(1))
@@ -29,7 +29,7 @@ def test_rows_are_there_for_each_taker_once_and_then_gone() -> None:
     assert handover.bytes == 0
 
 
-def test_nothing_is_kept_above_the_bound_or_for_nobody() -> None:
+def test_rows_above_the_limit_or_without_takers_are_not_kept() -> None:
     handover = Handover(most_bytes=ROWS.nbytes + 8)
     handover.put(MUTATION, FIRST, ROWS)
     handover.put(CHANGE, FIRST, ROWS)
@@ -40,7 +40,7 @@ def test_nothing_is_kept_above_the_bound_or_for_nobody() -> None:
     assert handover.bytes == 0
 
 
-def test_rows_that_are_put_again_take_the_place_of_the_old_ones_even_where_they_are_too_many() -> None:
+def test_rows_put_again_replace_the_old_ones_even_if_too_large() -> None:
     handover = Handover(most_bytes=ROWS.nbytes)
     handover.put(CHANGE, FIRST, ROWS)
     assert handover.bytes == ROWS.nbytes
@@ -48,7 +48,7 @@ def test_rows_that_are_put_again_take_the_place_of_the_old_ones_even_where_they_
     assert handover.take(CHANGE, FIRST) is None
 
 
-def test_windows_that_are_over_are_dropped_and_later_ones_stay() -> None:
+def test_finished_windows_are_dropped_and_later_ones_stay() -> None:
     handover = Handover()
     handover.put(CHANGE, FIRST, ROWS)
     handover.put(CHANGE, SECOND, ROWS)
@@ -57,7 +57,7 @@ def test_windows_that_are_over_are_dropped_and_later_ones_stay() -> None:
     assert handover.take(CHANGE, SECOND) is ROWS
 
 
-def test_what_compact_sealed_last_is_there_until_its_window_is_over() -> None:
+def test_last_sealed_compact_manifest_is_kept_until_its_window_is_finished() -> None:
     handover = Handover()
     first, second = (CompactManifest("r", "sql", *one, False, 1, Merged(1, 1, True, ())) for one in ((0, 10), (10, 20)))
     for manifest in (replace(first, rows=2), first, second):
@@ -67,7 +67,7 @@ def test_what_compact_sealed_last_is_there_until_its_window_is_over() -> None:
     assert (handover.compacted(FIRST), handover.compacted(SECOND)) == (None, second)
 
 
-def test_what_was_derived_ahead_counts_for_its_window_and_position_alone() -> None:
+def test_work_derived_ahead_is_valid_only_for_its_window_and_position() -> None:
     handover, position = Handover(), Position(10, None, 1 << 20)
     handover.put_ahead("compact", SECOND, position, "changes")
     handover.put_ahead("convert", SECOND, position, "statements")
@@ -78,11 +78,11 @@ def test_what_was_derived_ahead_counts_for_its_window_and_position_alone() -> No
         handover.put_ahead("compact", SECOND, position, "changes")
         handover.put_ahead("convert", SECOND, position, "statements")
         assert handover.take_ahead("compact", bounds, there) is None
-        # They rest on changes that will be derived anew.
+        # The statements are based on changes that will be derived again.
         assert handover.take_ahead("convert", SECOND, position) is None
 
 
-def test_two_sinks_that_take_at_once_get_the_rows_once_each() -> None:
+def test_concurrent_takers_get_the_rows_once_each() -> None:
     handover, found, at_once = Handover(), [], threading.Barrier(4)
 
     def take() -> None:

@@ -1,4 +1,4 @@
-"""Rows that wait for a DDL of another table, through the stages, in the driver and by Spark's workers (R-15, S4-53)."""
+"""Rows that wait for another table's DDL, through the stages, in the driver and in Spark's workers (R-15, S4-53)."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from spark_jobs.tables.held import read_window_changes
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
 
-def one_goes_ahead(w: Workload) -> None:
+def let_one_go_ahead(w: Workload) -> None:
     w.begin().insert("s1", "t_1", id=3, name="before").commit()
     w.add_column("s1", "t_1", integer("n", default="5"))
     w.begin().insert("s1", "t_1", id=4, name="held", n=1).commit()
     w.begin().insert("s2", "t_2", id=12, name="goes on").commit()
 
 
-def more_is_held(w: Workload) -> None:
+def hold_more_rows(w: Workload) -> None:
     w.begin().update("s1", "t_1", {"id": "4", "name": "held", "n": "1"}, n=2).commit()
     w.begin().delete("s1", "t_1", id=1, name="a", n=5).commit()
 
 
-def the_other_follows(w: Workload) -> None:
+def let_the_other_follow(w: Workload) -> None:
     w.begin().insert("s1", "t_1", id=5, name="held too", n=3).commit()
     w.add_column("s2", "t_2", integer("n", default="5"))
     w.begin().insert("s2", "t_2", id=13, name="behind", n=4).commit()
 
 
-def take_a_key_that_is_held(w: Workload) -> None:
+def write_a_held_key(w: Workload) -> None:
     w.begin().insert("s1", "t_1", id=12, name="clash", n=1).commit()
 
 
@@ -48,10 +48,10 @@ AHEAD = [(1, "a"), (2, "b"), (3, "before"), (11, "c"), (12, "goes on")]
 
 
 @pytest.mark.soak
-def test_held_rows_come_with_the_ddl_whoever_reads_them(
+def test_held_rows_are_applied_with_the_ddl_by_driver_and_workers(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shards = Shards(spark, tmp_path, mariadb, first, one_goes_ahead, more_is_held, the_other_follows,
+    shards = Shards(spark, tmp_path, mariadb, first, let_one_go_ahead, hold_more_rows, let_the_other_follow,
                     more={"shard-mode": "pessimistic"})  # fmt: skip
     for number in range(3):
         shards.apply(number)
@@ -80,11 +80,11 @@ def test_held_rows_come_with_the_ddl_whoever_reads_them(
     whole = [(2, "b", 5), (3, "before", 5), (4, "held", 2), (5, "held too", 3), (11, "c", 5), (12, "goes on", 5),
              (13, "behind", 4)]  # fmt: skip
     assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == whole
-    # A rerun of a window that is passed seals the same.
+    # A rerun of a finished window seals the same.
     assert compact.run(shards.ctx, shards.windows[1]).state == "done"
 
 
-def two_steps_ahead(w: Workload) -> None:
+def go_two_steps_ahead(w: Workload) -> None:
     w.begin().insert("s1", "t_1", id=3, name="before").commit()
     w.add_column("s1", "t_1", integer("n", default="5"))
     w.begin().insert("s1", "t_1", id=4, name="one step", n=1).commit()
@@ -92,17 +92,17 @@ def two_steps_ahead(w: Workload) -> None:
     w.begin().insert("s1", "t_1", id=5, name="two steps", n=2, m=3).commit()
 
 
-def the_other_database_goes(w: Workload) -> None:
+def drop_the_other_database(w: Workload) -> None:
     w.begin().insert("s2", "t_2", id=12, name="stays").commit()
     del w._tables["s2", "t_2"]
     w._ddl(Action.DROP_SCHEMA, "s2", "", "DROP DATABASE `s2`")
     w.begin().insert("s1", "t_1", id=6, name="behind", n=7, m=8).commit()
 
 
-def test_held_rows_come_when_the_database_goes_that_they_waited_for(
+def test_held_rows_are_applied_when_the_awaited_database_is_dropped(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path
 ) -> None:  # R-15
-    shards = Shards(spark, tmp_path, mariadb, first, two_steps_ahead, the_other_database_goes,
+    shards = Shards(spark, tmp_path, mariadb, first, go_two_steps_ahead, drop_the_other_database,
                     more={"shard-mode": "pessimistic"})  # fmt: skip
     whole = [(1, "a", 5, 6), (2, "b", 5, 6), (3, "before", 5, 6), (4, "one step", 1, 6), (5, "two steps", 2, 3),
              (6, "behind", 7, 8), (11, "c", 5, 6), (12, "stays", 5, 6)]  # fmt: skip
@@ -114,10 +114,10 @@ def test_held_rows_come_when_the_database_goes_that_they_waited_for(
     assert sorted(tuple(row.values()) for row in mirrored.to_pylist()) == whole
 
 
-def test_a_key_of_another_table_is_found_among_rows_that_waited(
+def test_key_of_another_table_is_found_among_held_rows(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path
 ) -> None:  # S4-03
-    shards = Shards(spark, tmp_path, mariadb, first, one_goes_ahead, take_a_key_that_is_held, the_other_follows,
+    shards = Shards(spark, tmp_path, mariadb, first, let_one_go_ahead, write_a_held_key, let_the_other_follow,
                     more={"shard-mode": "pessimistic"})  # fmt: skip
     for number in range(3):
         shards.apply(number)

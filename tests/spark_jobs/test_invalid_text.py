@@ -1,4 +1,6 @@
-"""`source.invalid-text = "latin1"` through merge: rows, and an alert of the window for each table, by both ways."""
+"""`source.invalid-text = "latin1"` through merge, in driver and workers: the rows, and one alert per window and
+table.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 
 def source_with_bare_bytes() -> tuple[Source, int]:
-    """Texts `@@` and `@@@@` of two tables come as bytes F6."""
+    """Texts `@@` and `@@@@` of two tables arrive as bytes F6."""
     w = Workload()
     w.create_database("s")
     for name in ("a", "b"):
@@ -33,7 +35,7 @@ def source_with_bare_bytes() -> tuple[Source, int]:
 
 
 @pytest.mark.parametrize("by_spark", [False, True])
-def test_a_window_tells_each_table_with_texts_read_as_latin1(
+def test_window_reports_each_table_with_texts_read_as_latin1(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_spark: bool
 ) -> None:
     source, hi = source_with_bare_bytes()

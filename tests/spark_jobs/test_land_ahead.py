@@ -1,4 +1,6 @@
-"""hi stays outside a DDL that rows may have run ahead of: it ends before the first of them, or behind the binlog."""
+"""hi must not fall into a DDL that rows may have run ahead of: it moves before the first such row, or after the
+binlog.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from spark_jobs.land.ddljobs import _lower_before_missing_job, _lower_before_row
 
 @dataclass
 class Rows:
-    """What land asks of a pull: (commit_ts, schema version) of row changes."""
+    """Stands for a pull: (commit_ts, schema version) of row changes."""
 
     found: tuple[tuple[int, int], ...]
 
@@ -34,33 +36,34 @@ def dropped(version: int = 8, *, began: int, end: int, action: Action = Action.D
     ("hi", "lowered"),
     [(59, 59), (60, 60), (65, 65), (70, 69), (99, 69), (100, 100), (140, 140)],
 )
-def test_hi_is_lowered_to_before_the_first_row_behind_a_ddl_above_it(hi: int, lowered: int) -> None:
+def test_hi_is_lowered_before_the_first_row_ahead_of_a_ddl_above_it(hi: int, lowered: int) -> None:
     rows = Rows(((30, 5), (70, 6), (80, 5), (110, 8)))
     assert _lower_before_rows_ahead(rows, Bounds(20, hi), [dropped(began=60, end=100)]) == lowered  # type: ignore[arg-type]
 
 
-def test_without_rows_in_the_gap_hi_stays() -> None:
+def test_hi_stays_without_rows_in_the_gap() -> None:
     assert _lower_before_rows_ahead(Rows(((30, 5), (110, 8))), Bounds(20, 90), [dropped(began=60, end=100)]) == 90  # type: ignore[arg-type]
 
 
-def test_a_lowered_hi_may_uncover_another_ddl() -> None:
+def test_lowered_hi_may_fall_into_another_ddl() -> None:
     rows = Rows(((30, 5), (55, 6), (85, 7)))
     jobs = [dropped(7, began=50, end=88), dropped(9, began=80, end=100)]
-    # hi = 95 is inside the second: before its row 85, which is inside the first: before its row 55
+    # hi = 95 is inside the second DDL, so it moves before row 85; that is inside the first DDL, so it moves before row
+    # 55
     assert _lower_before_rows_ahead(rows, Bounds(20, 95), jobs) == 54  # type: ignore[arg-type]
 
 
-def test_a_window_that_begins_with_such_a_row_waits_and_says_what_to_do() -> None:
+def test_window_that_would_start_with_such_a_row_waits_with_a_hint() -> None:
     with pytest.raises(IncompleteWindow, match=r"job_id=78.*stop-at.*window\.max-seconds"):
         _lower_before_rows_ahead(Rows(((70, 6),)), Bounds(69, 90), [dropped(began=60, end=100)])  # type: ignore[arg-type]
 
 
-def test_a_ddl_that_shows_itself_at_its_binlog_lowers_nothing() -> None:
+def test_ddl_visible_only_at_its_binlog_does_not_lower_hi() -> None:
     jobs = [dropped(began=60, end=100, action=Action.ADD_INDEX)]
     assert _lower_before_rows_ahead(Rows(((70, 6),)), Bounds(20, 90), jobs) == 90  # type: ignore[arg-type]
 
 
-def test_of_a_job_that_is_not_in_the_history_yet_every_row_of_a_later_version_may_have_seen_it() -> None:  # R-20
+def test_without_the_jobs_history_every_row_of_a_later_version_counts_as_ahead() -> None:  # R-20
     rows = Rows(((30, 5), (70, 6), (110, 8)))
     ddls = [WindowDdl(100, 99, 78, 5, "ALTER TABLE t")]
     assert _lower_before_missing_job(rows, Bounds(20, 120), ddls, 5) == 69  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Rows that have seen a DDL which no history tells yet stay outside the window, however long it runs."""  # R-19 R-20
+"""Rows that have seen a running DDL stay outside the window until a history contains it."""  # R-19 R-20
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def job(number: int, version: int, info: Json | None, *, began: int, end: int, a
 
 @dataclass
 class Tidb(StatusPort):
-    """A TiDB's status port: its meta, its history, and what one of its servers has loaded."""
+    """A TiDB's status port: its meta keys, its history, and the schema version that one of its servers has loaded."""
 
     jobs: list[Json]
     shown: dict[int, Json]
@@ -103,7 +103,7 @@ def written(commit_ts: int, value: str) -> Json:
 
 @dataclass
 class Rows:
-    """What land asks of a pull: (commit_ts, schema version) of row changes."""
+    """Stands for a pull: (commit_ts, schema version) of row changes."""
 
     found: tuple[tuple[int, int], ...]
 
@@ -112,7 +112,7 @@ class Rows:
 
 
 class History:
-    """A history by SQL: it tells what runs."""
+    """A history read by SQL: it lists running jobs."""
 
     def __init__(self, port: Tidb, running: list[Json]) -> None:
         self._port, self._running = port, running
@@ -160,34 +160,34 @@ DROPPING = table([column(1, "a")], [index(1, "u", WRITE_ONLY)])
 ADDING = table([column(1, "a"), column(2, "b", WRITE_REORG)], [index(1, "u"), index(2, "v", WRITE_REORG)])
 
 
-def test_a_row_of_an_old_transaction_waits_for_the_drop_index_that_it_has_seen_however_long_that_waits() -> None:
+def test_row_of_an_old_transaction_waits_for_the_drop_index_that_it_has_seen() -> None:
     steps = {3: (300, Action.DROP_INDEX, TABLE), 4: (310, Action.DROP_INDEX, TABLE)}
-    # Its version is that of its BEGIN, before the DDL: nothing in its binlog tells. The clock is hours later.
+    # The row's version is that of its BEGIN, before the DDL, so its binlog shows nothing. The clock is hours ahead.
     rows = Rows(((260, 2), (320, 2), (9_000_000, 2)))
     assert hi_of(tidb(DROPPING, steps), rows, 10_000_000) == 319
     with pytest.raises(IncompleteWindow, match=r"a DDL is running.*commit_ts=320.*metadata lock"):
         hi_of(tidb(DROPPING, steps), rows, 10_000_000, lo=319)
 
 
-def test_without_rows_behind_its_steps_a_running_ddl_holds_nothing_and_with_them_later_it_does() -> None:
+def test_running_ddl_holds_rows_only_after_its_steps() -> None:
     steps = {3: (300, Action.DROP_INDEX, TABLE)}
     assert hi_of(tidb(DROPPING, steps), Rows(((260, 2),)), 400) == 400
     with pytest.raises(IncompleteWindow, match="a DDL is running"):
         hi_of(tidb(DROPPING, steps), Rows(((401, 2),)), 500, lo=400)
 
 
-def test_steps_above_hi_hold_nothing() -> None:
+def test_steps_above_hi_hold_no_rows() -> None:
     port = tidb(DROPPING, {3: (300, Action.DROP_INDEX, TABLE), 4: (310, Action.DROP_INDEX, TABLE)})
     assert hi_of(port, Rows(((260, 2), (320, 2))), 299) == 299
     assert step_key(4).hex() not in "".join(port.asked)
 
 
-def test_a_long_copy_of_which_no_row_shows_anything_costs_nothing() -> None:
+def test_long_running_copy_holds_no_rows_that_do_not_depend_on_it() -> None:
     steps = {3: (300, Action.ADD_INDEX, TABLE), 4: (310, Action.ADD_COLUMN, TABLE)}
     assert hi_of(tidb(ADDING, steps), Rows(((305, 3), (400, 4))), 500) == 500
 
 
-def test_a_server_that_has_not_loaded_the_step_proves_nothing() -> None:
+def test_steps_not_loaded_by_the_server_are_assumed_visible() -> None:
     steps = {3: (300, Action.ADD_INDEX, TABLE), 4: (310, Action.ADD_COLUMN, TABLE)}
     assert hi_of(tidb(ADDING, steps, loaded=3), Rows(((305, 3), (400, 4))), 500) == 304
 
@@ -199,12 +199,12 @@ def test_a_server_that_has_not_loaded_the_step_proves_nothing() -> None:
      table([column(1, "a")], [index(1, "w")]), None],
     ids=["added", "narrower", "renamed", "dropping", "index renamed", "gone"],
 )  # fmt: skip
-def test_whatever_shows_in_a_definition_holds_rows_from_the_ddls_first_step(shown: Json | None) -> None:
+def test_visible_definition_change_holds_rows_from_the_ddls_first_step(shown: Json | None) -> None:
     steps = {3: (300, Action.ADD_COLUMN, TABLE), 4: (310, Action.ADD_COLUMN, TABLE)}
     assert hi_of(tidb(shown, steps), Rows(((299, 2), (300, 2))), 500) == 299
 
 
-def test_a_dropped_partition_shows() -> None:
+def test_dropped_partition_holds_rows() -> None:
     def parts(*ids: int) -> Json:
         return table([column(1, "a")], [index(1, "u")], partition={"definitions": [{"id": number} for number in ids]})
 
@@ -214,36 +214,36 @@ def test_a_dropped_partition_shows() -> None:
     assert hi_of(tidb(parts(11, 12), steps, known), Rows(((305, 2),)), 500) == 500
 
 
-def test_steps_of_jobs_that_are_over_are_placed_by_the_history() -> None:
+def test_steps_of_finished_jobs_are_taken_from_the_history() -> None:
     over = job(3, 5, table([column(1, "a")]), began=300, end=320, action=Action.DROP_INDEX)
     other = job(4, 6, table([column(1, "a")], table_id=11), began=300, end=330, action=Action.DROP_INDEX)
     steps = {version: (297 + version, Action.DROP_INDEX, TABLE) for version in (3, 4, 5)}
     assert hi_of(tidb(DROPPING, steps, over), Rows(((301, 2),)), 500) == 500
-    # A job of another table that took a later version explains none of these.
+    # A job on another table with a later version does not explain these steps.
     assert hi_of(tidb(DROPPING, steps, other, newest=6), Rows(((301, 2),)), 500) == 300
 
 
-def test_a_job_that_was_taken_back_leaves_the_definition_as_it_was_and_holds_nothing() -> None:
+def test_rolled_back_job_holds_no_rows() -> None:
     back = job(3, 0, None, began=290, end=0, action=Action.ADD_INDEX, state=5)
     steps = {3: (300, Action.ADD_INDEX, TABLE), 4: (310, Action.ADD_INDEX, TABLE)}
     assert hi_of(tidb(PLAIN, steps, back), Rows(((305, 3), (400, 4))), 500) == 500
-    # Far behind: the definition is that of later jobs, and the one that left no version was over before them.
+    # Much later: the definition is that of later jobs, and the job without a version had ended before them.
     later = job(4, 9, table([column(1, "a"), column(3, "c")]), began=600, end=700, action=Action.ADD_COLUMN)
     changed = table([column(1, "a"), column(3, "c")])
     assert hi_of(tidb(changed, {**steps, 9: (700, 5, TABLE)}, back, later), Rows(((305, 3), (400, 4))), 500) == 500
 
 
-def test_a_version_that_is_just_being_written_is_asked_for_and_may_be_anything() -> None:
+def test_version_being_written_is_assumed_to_be_any_ddl() -> None:
     port = tidb(PLAIN, {3: (300, Action.DROP_INDEX, TABLE)}, locked=(3,))
     assert hi_of(port, Rows(((298, 2), (320, 2))), 500) == 319
 
 
-def test_ddl_that_shows_itself_at_its_binlog_alone_is_not_waited_for() -> None:
+def test_ddl_visible_only_at_its_binlog_holds_no_rows() -> None:
     steps = {3: (300, Action.TRUNCATE_TABLE, 99), 4: (310, Action.CREATE_TABLE, 98), 5: (320, Action.DROP_TABLE, TABLE)}
     assert hi_of(tidb(PLAIN, steps), Rows(((305, 2),)), 500) == 500
 
 
-def test_a_source_without_schema_versions_holds_rows_of_a_version_that_no_job_has() -> None:
+def test_without_schema_versions_rows_of_an_unknown_version_are_held() -> None:
     assert hi_of(tidb(PLAIN, {}), Rows(((260, 2), (320, 3))), 500) == 319
     assert hi_of(tidb(PLAIN, {}), Rows(((260, 2), (320, 2))), 500) == 500
 
@@ -265,31 +265,31 @@ def running(action: int, **more: Any) -> Json:
         (running(Action.PARTITION_BY, table_id=99, schema_state=4), None),
     ],
 )  # fmt: skip
-def test_by_sql_the_jobs_that_run_tell_it(one: Json, place: int | None) -> None:
+def test_running_jobs_are_read_by_sql(one: Json, place: int | None) -> None:
     assert running_from(one) == place
     port = tidb(PLAIN, {})
     found = hi_of(port, Rows(((260, 2), (320, 2))), 500, history=History(port, [one]))
     assert found == (500 if place is None else 319)
-    assert port.asked == []  # its status port may be closed
+    assert port.asked == []  # the status port may be closed
 
 
 @pytest.mark.parametrize("action", [Action.REORGANIZE_PARTITION, Action.PARTITION_BY, Action.REMOVE_PARTITIONING])
-def test_what_logs_changes_of_a_table_without_a_key_twice_is_waited_for_from_its_first_step(action: int) -> None:
+def test_ddl_that_logs_keyless_changes_twice_holds_rows_from_its_first_step(action: int) -> None:
     rows, keyless = Rows(((260, 2), (320, 2))), table([column(1, "a")])
     made = [CREATE_DB, {**CREATE, "binlog": {**CREATE["binlog"], "TableInfo": keyless}}]
     port = Tidb(made, {TABLE: keyless}, {})
     assert hi_of(port, rows, 500, history=History(port, [running(action, schema_state=1)])) == 319
-    # The definition that rows see is the same all the while.
+    # The definition that rows see does not change meanwhile.
     assert hi_of(Tidb(made, {TABLE: keyless}, {3: (300, action, TABLE)}), rows, 500) == 319
     assert hi_of(tidb(PLAIN, {3: (300, action, TABLE)}), rows, 500) == 500
 
 
-def test_keys_of_tidbs_meta_are_spelled_as_tidb_does() -> None:
+def test_keys_of_tidbs_meta_are_encoded_as_tidb_does() -> None:
     assert meta_key("SchemaVersionKey") == b"mSchemaVe\xffrsionKey\xff" + bytes(8) + b"\xf7" + bytes(7) + b"s"
     assert meta_key("Diff:7") == b"mDiff:7\0\0\xfd" + bytes(7) + b"s"
 
 
-def test_long_values_are_read_and_strange_answers_are_errors() -> None:
+def test_long_values_are_read_and_unexpected_answers_are_errors() -> None:
     value = base64.b64encode(json.dumps({"type": 8, "table_id": 5}).encode()).decode()
     long = {"writes": [{"start_ts": 8, "commit_ts": 9}], "values": [{"start_ts": 8, "value": value}]}
     step = step_of(4, json.dumps({"value": {"info": long}}))

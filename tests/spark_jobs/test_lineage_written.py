@@ -1,4 +1,4 @@
-"""The columns that a sink tells: as target or mirror have them, and from which tables of the source; no Spark."""
+"""Lineage of a sink: columns in the form of target or mirror, and the source tables they come from; no Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spark_jobs.job.results import StageResult
 
 
 class One:
-    """A base of one table."""
+    """A base with one table."""
 
     def __init__(self, definition: TableDef) -> None:
         self._definition = definition
@@ -41,7 +41,7 @@ def written(definition: TableDef) -> dict[str, Any]:
     return dict(one)
 
 
-def test_types_are_those_of_sql_and_what_the_target_computes_is_copied_from_nowhere() -> None:
+def test_types_are_sql_types_and_generated_columns_have_no_source() -> None:
     elems = tuple(f"element {n}" for n in range(100))
     one = written(
         table(
@@ -68,7 +68,7 @@ def test_types_are_those_of_sql_and_what_the_target_computes_is_copied_from_nowh
     assert (source["db"], source["table"], source["columns"]) == ("d", "item", one["columns"])
 
 
-def test_a_column_that_the_target_lacks_is_the_sources_alone_and_one_of_its_own_comes_from_nowhere() -> None:  # S4-22
+def test_missing_target_columns_and_extra_columns_are_not_copied() -> None:  # S4-22
     definition = table("item", col("id", not_null=True), col("a"), col("b"), keys=(primary("id"),))
     one = written(TableShape(own=("mine",), kept=("mine",), dropped=("b",)).of(definition))
     assert one["columns"] == [["id", "int"], ["a", "int"], ["mine", ""]]
@@ -76,7 +76,7 @@ def test_a_column_that_the_target_lacks_is_the_sources_alone_and_one_of_its_own_
     assert [name for name, _ in one["sources"][0]["columns"]] == ["id", "a", "b"]
 
 
-def test_a_mirror_has_deltas_types_and_columns_of_its_own() -> None:
+def test_mirror_has_delta_types_and_its_own_columns() -> None:
     raw = col("raw", t.BLOB, charset="binary")
     definition = table("item", col("id", t.LONGLONG, unsigned=True), col("day", t.DATE), raw)
     assert delta_columns(definition) == [
@@ -85,7 +85,7 @@ def test_a_mirror_has_deltas_types_and_columns_of_its_own() -> None:
     ]  # fmt: skip
 
 
-def test_a_table_that_is_gone_and_one_that_is_too_wide_have_names_only() -> None:
+def test_missing_or_too_wide_tables_are_reported_by_name_only() -> None:
     class Nothing:
         def find(self, db: str, name: str) -> TableDef | None:
             del db
@@ -102,7 +102,7 @@ def test_a_table_that_is_gone_and_one_that_is_too_wide_have_names_only() -> None
     assert wide["sources"] == [{"db": "d", "table": "wide", "columns": []}]
 
 
-def test_shards_are_all_named_each_with_its_columns_and_an_extract_column_comes_from_none() -> None:  # S4-03
+def test_all_shards_are_named_with_their_columns() -> None:  # S4-03
     w = Workload()
     for name in ("s1", "s2"):
         w.create_database(name)
@@ -121,7 +121,7 @@ def test_shards_are_all_named_each_with_its_columns_and_an_extract_column_comes_
     assert [(s["db"], s["table"], len(s["columns"])) for s in one["sources"]] == [("s1", "t_s1", 2), ("s2", "t_s2", 3)]
 
 
-def test_many_windows_tell_each_table_once_as_the_last_one_left_it() -> None:
+def test_several_windows_report_each_table_once_in_its_last_form() -> None:
     def result(stage: str, *tables: tuple[str, str]) -> StageResult:
         wrote = [
             {"db": "d", "table": name, "columns": [[column, "int"]], "copied": [], "sources": []}
@@ -137,6 +137,6 @@ def test_many_windows_tell_each_table_once_as_the_last_one_left_it() -> None:
     assert [LINEAGE in one.detail for one in found] == [False, False, True, False]
     wrote = found[2].detail[LINEAGE]["wrote"]
     assert {one["table"]: one["columns"] for one in wrote} == {"a": [["new", "int"]], "b": [["b", "int"]]}
-    # What went before is what is gathered again.
+    # Collect again from what was collected before.
     assert Gathered(found).results() == found
     assert Gathered().detail() == {}

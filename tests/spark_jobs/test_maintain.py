@@ -1,4 +1,4 @@
-"""Upkeep lets go of a window's working rows only when its target has passed it and a week has gone by."""
+"""Maintenance deletes a window's working rows only after its target has passed it and a week has gone by."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WINDOWS = [Bounds(lo, hi) for lo, hi in itertools.pairwise(ENDS)]
 
 
 class Opened:
-    """What the target says of the window it holds open."""
+    """The window that the target holds open."""
 
     manifest = None
 
@@ -32,7 +32,7 @@ class Opened:
 
 
 def passed(folder: Path, monkeypatch: pytest.MonkeyPatch, position: Position | None, name: str = "mysql") -> int:
-    """How many of twelve windows of a day each are let go; the last ended just now."""
+    """How many of twelve windows of a day each are deleted; the last one ended just now."""
     raw = {"name": "r", "lake": {"path": str(folder)}}
     if position is not None:
         raw["target"] = {"db-type": name, "host": "h", "user": "u"}
@@ -55,5 +55,5 @@ def test_windows_that_the_target_has_not_passed_stay(tmp_path: Path, monkeypatch
     assert passed(tmp_path, monkeypatch, held) == 2
 
 
-def test_without_a_target_nothing_says_what_may_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_target_no_window_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert passed(tmp_path, monkeypatch, None) == 0

@@ -1,4 +1,4 @@
-"""Mirrors follow DML and DDL exactly, a rerun changes nothing, and any commit_ts between versions has an answer."""
+"""Mirrors follow DML and DDL exactly, a rerun changes nothing, and every commit_ts between versions can be read."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _model(history: History, ts: int) -> dict[tuple[str, str], Any]:
 
 
 def test_mirrors_equal_the_model_after_each_window(mirrored: Mirrored) -> None:
-    # The second window was applied, died before its record, and was applied again: keyless rows are not doubled.
+    # The second window was applied, died before its record, and was applied again: keyless rows are not duplicated.
     for bounds, found in zip(mirrored.windows, mirrored.after, strict=True):
         assert found == _model(mirrored.history, bounds.hi)
 
 
-def test_a_ddl_elsewhere_costs_a_table_no_version(mirrored: Mirrored) -> None:
-    # R-58: the second window has six DDL; `item` has one of its own, and the window's end.
+def test_ddl_on_other_tables_creates_no_mirror_version(mirrored: Mirrored) -> None:
+    # R-58: the second window has six DDL; `item` has one of its own, plus the window's end.
     window = mirrored.windows[1]
     versions = [v for v in MirrorVersions(mirrored.ctx.paths).of("shop", "item") if window.lo < v.hi <= window.hi]
     assert len({version.hi for version in versions}) == 2
@@ -48,7 +48,7 @@ def test_old_windows_cannot_regress_a_mirror(mirrored: Mirrored) -> None:
     assert mirrored.tables() == mirrored.after[-1]
 
 
-def test_a_mirror_is_typed_and_keeps_what_was_dropped(mirrored: Mirrored) -> None:
+def test_mirror_is_typed_and_keeps_dropped_data(mirrored: Mirrored) -> None:
     latest = MirrorVersions(mirrored.ctx.paths).latest()
     item = DeltaTable(mirrored.ctx.paths.mirror("shop", "item"))
     types = {field.name: str(field.type) for field in item.schema().fields}
@@ -65,8 +65,8 @@ def test_spark_reads_a_mirror(mirrored: Mirrored, spark: SparkSession) -> None:
     assert rows.count() == len(mirrored.history.workload.rows["shop", "item"])
 
 
-def test_a_table_as_of_every_commit_equals_the_model(mirrored: Mirrored) -> None:
-    # C-07, R-33: commits strictly inside a window, at its ends, and between the DDL inside it
+def test_table_as_of_every_commit_equals_the_model(mirrored: Mirrored) -> None:
+    # C-07, R-33: commits strictly inside a window, at its ends, and between its DDL
     audit = Audit(mirrored.ctx.paths)
     for ts, tables in mirrored.history.states[1::3]:
         for (db, name), rows in tables.items():
@@ -74,7 +74,7 @@ def test_a_table_as_of_every_commit_equals_the_model(mirrored: Mirrored) -> None
             assert plain(list(found.rows)) == plain(rows), (ts, name)
 
 
-def test_the_history_of_a_row_follows_its_key(mirrored: Mirrored) -> None:
+def test_history_of_a_row_follows_its_key(mirrored: Mirrored) -> None:
     # C-07: the moved row's change is in the history of both keys.
     audit = Audit(mirrored.ctx.paths)
     old, new = audit.row_history("shop", "item", ["4"]), audit.row_history("shop", "item", ["4000"])
@@ -86,7 +86,7 @@ def test_the_history_of_a_row_follows_its_key(mirrored: Mirrored) -> None:
     assert audit.row_history("shop", "item", ["4"], after=old[0].commit_ts) == old[1:]
 
 
-def test_audits_of_the_unknown_are_refused(mirrored: Mirrored) -> None:
+def test_audits_of_unknown_tables_and_times_are_refused(mirrored: Mirrored) -> None:
     audit = Audit(mirrored.ctx.paths)
     end = mirrored.windows[-1].hi
     with pytest.raises(LostRange, match="ends at"):
@@ -97,7 +97,7 @@ def test_audits_of_the_unknown_are_refused(mirrored: Mirrored) -> None:
         audit.row_history("shop", "nobody", ["1"])
 
 
-def test_the_command_answers_in_json(mirrored: Mirrored, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_answers_in_json(mirrored: Mirrored, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "demo.toml"
     file.write_text(f'name = "demo"\n[lake]\npath = "{mirrored.lakehouse.root}"\n')
     assert main(["audit", "row", "shop.item", "4000", "--replication", str(file), "--output", "json"]) == 0
@@ -113,7 +113,7 @@ def test_the_command_answers_in_json(mirrored: Mirrored, tmp_path: Path, capsys:
     assert "does not name a table" in capsys.readouterr().err
 
 
-def test_a_window_that_is_not_merged_stops_the_sink(mirrored: Mirrored) -> None:
+def test_unmerged_window_stops_the_sink(mirrored: Mirrored) -> None:
     end = mirrored.windows[-1].hi
     with pytest.raises(IncompleteWindow, match="not completely landed and merged"):
         mirror.run(mirrored.ctx, Bounds(end, end + 10))
@@ -136,10 +136,10 @@ def _plan_noting(known: list[tuple[int, int]]) -> Any:
     return planned
 
 
-def test_a_window_begun_is_finished_by_its_own_bounds_before_a_wider_one(
+def test_started_window_is_finished_with_its_own_bounds_before_a_wider_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # R-17: `log` has no key; the run dies behind its table and before the window's record, then two windows are due.
+    # R-17: `log` has no key; the run dies after its table and before the window's record, then two windows are due.
     history = shop()
     lakehouse = Lakehouse(spark, tmp_path, Source.of_workload(history.workload))
     ctx, ends = lakehouse.context(), [history.states[20][0], history.states[30][0]]
@@ -148,7 +148,7 @@ def test_a_window_begun_is_finished_by_its_own_bounds_before_a_wider_one(
         patch.setattr(MirrorVersions, "record", power_cut)
         with pytest.raises(ConnectionAbortedError):
             mirror.run(ctx, Bounds(0, ends[0]))
-    # R-34: another dies right behind that record, which tells what the window made, not what it found.
+    # R-34: another run dies right after that record, which says what the window made, not what it found.
     known: list[tuple[int, int]] = []
     with monkeypatch.context() as patch:
         patch.setattr(type(ctx.windows), "record", _done_is_lost(type(ctx.windows).record))

@@ -1,4 +1,4 @@
-"""Spark's workers make of drawn rows what the driver makes of them, and their refusals come out as ours."""
+"""Spark's workers compute the same from random rows as the driver, and their errors arrive as Binlake errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from support.changerows import Drawn, compared, mutation_rows
+from support.changerows import Drawn, comparable_rows, mutation_rows
 
 from binlake.changes.net import RowEvent
 from binlake.errors import SchemaError
@@ -25,7 +25,7 @@ ALONE = [Cell("d", "t", 0, 1, 10, "primary", ("a",), (None,))]
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
-    """Rows of many shares and several batches a task."""
+    """Rows in many shares, and several batches per task."""
     monkeypatch.setattr(netchange, "SHARE_ROWS", 100)
     seed = Random().randrange(1 << 32)
     print(f"seed {seed}")
@@ -43,15 +43,15 @@ def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
 
 
 @pytest.mark.parametrize("routed", [pytest.param(False, marks=pytest.mark.soak), True])
-def test_net_changes_by_workers_equal_the_reference_on_drawn_rows(
+def test_net_changes_of_workers_equal_the_reference_on_random_rows(
     spark: SparkSession, drawn: Drawn, routed: bool
 ) -> None:
     # R-17 (copies), R-18 (identity of the segment), invariant 6
     found = _net(_frame(spark, drawn.rows()), drawn.cells(), routed=routed)
-    assert compared(found) == drawn.expected()
+    assert comparable_rows(found) == drawn.expected()
 
 
-def test_origins_by_workers_are_those_of_the_driver(spark: SparkSession, drawn: Drawn) -> None:  # R-12
+def test_origins_of_workers_equal_those_of_the_driver(spark: SparkSession, drawn: Drawn) -> None:  # R-12
     cells = [cell for cell in drawn.cells() if cell.identity != "row"]
     rows = drawn.rows()
     here = netchange.row_origins(rows, cells)
@@ -60,7 +60,7 @@ def test_origins_by_workers_are_those_of_the_driver(spark: SparkSession, drawn: 
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, here.to_pylist()))
 
 
-def test_arrivals_by_workers_are_those_of_the_driver(spark: SparkSession, drawn: Drawn) -> None:  # S4-03
+def test_arrivals_of_workers_equal_those_of_the_driver(spark: SparkSession, drawn: Drawn) -> None:  # S4-03
     rows = drawn.rows()
     sources = pa.array([drawn.random.choice(("s1", "s2")) for _ in range(rows.num_rows)])
     ids = pa.array([drawn.random.randrange(2) for _ in range(rows.num_rows)], pa.int64())
@@ -86,14 +86,14 @@ def test_one_key_changed_many_times_is_one_change(spark: SparkSession, times: in
     assert (row["op"], dict(row["after"])["n"], row["mutations"]) == ("replace", str(times - 1), times)
 
 
-def test_a_worker_sends_a_run_a_key_and_not_its_changes() -> None:
+def test_worker_sends_one_run_per_key_instead_of_all_changes() -> None:
     changes = [("t", RowEvent(5, 4, seq, "update", {"a": "1"}, {"a": "1"})) for seq in range(1000)]
     task = netchange.NetTask(tuple(ALONE), routed=False, strict=frozenset(), shares=1)
     [sent] = task.runs(iter(mutation_rows(changes).to_batches()))
     assert [row["mutations"] for row in sent.to_pylist()] == [1000]
 
 
-def test_refusals_of_workers_come_out_as_ours_with_their_place(spark: SparkSession) -> None:  # S4-09
+def test_errors_of_workers_become_binlake_errors_with_their_context(spark: SparkSession) -> None:  # S4-09
     null = mutation_rows([("t", RowEvent(5, 4, 0, "insert", None, {"a": None}))])
     with pytest.raises(SchemaError, match=r"a key column is NULL or absent \[table=d.t commit_ts=5\]"):
         _net(_frame(spark, null), ALONE)

@@ -1,4 +1,4 @@
-"""The net changes of a window as SQL: the batches are the same from the driver and from Spark's workers."""
+"""The net changes of a window as SQL: the driver and Spark's workers make the same batches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def statements(changed: Rows) -> pa.Table:
     )
 
 
-def test_batches_are_the_same_whoever_cuts_and_renders(
+def test_batches_are_the_same_in_driver_and_workers(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R-18 R-62
     monkeypatch.setattr(chunks, "CHUNK_ROWS", 60)
@@ -50,7 +50,7 @@ def test_batches_are_the_same_whoever_cuts_and_renders(
     assert kinds == {(Phase.DELETE, "delete"), (Phase.WRITE, "replace"), (Phase.WRITE, "insert")}
 
 
-def test_rows_keep_their_phases_whoever_looks_for_their_origins(spark: SparkSession) -> None:  # R-12
+def test_rows_keep_their_phases_in_driver_and_workers(spark: SparkSession) -> None:  # R-12
     draw = Random(3)
     rows = chunks.add_chunk_keys(changes(draw, 120))
     places = list(zip(*(rows[name].to_pylist() for name in (*keeping.PLACE_OF_KEY, "key")), strict=True))
@@ -78,8 +78,8 @@ def test_rows_keep_their_phases_whoever_looks_for_their_origins(spark: SparkSess
     assert {row["phase"] for row in shown} == {Phase.DELETE, Phase.WRITE, Phase.KEEP, Phase.RESTORE}
 
 
-def test_keys_of_a_table_that_may_be_of_another_type_are_listed() -> None:  # R-13
-    # Between two whole numbers a DECIMAL has more values than their distance.
+def test_keys_of_a_table_whose_types_may_differ_are_listed() -> None:  # R-13
+    # A DECIMAL has more values between two integers than their distance.
     rows = [row for row in changes(Random(5), 900, 1).to_pylist() if row["table"] == "a" and row["op"] != "delete"]
     named = [{**row, "key": f'["{n}"]', "after": [("id", str(n)), ("text", "")]} for n, row in enumerate(rows, 1000)]
     placed = chunks.add_chunk_keys(pa.Table.from_pylist(named, schema=changes(Random(5), 1).schema))

@@ -1,4 +1,4 @@
-"""Mode ordered from the lake to a real MariaDB: every change in commit order, DDL between, pinned and continued."""
+"""Mode ordered from the lake to a real MariaDB: every change in commit order with DDL between, pinned and resumed."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ OPTIONS: list[dict[str, Any]] = [
 """A replication's options change between windows."""
 
 
-def test_the_target_equals_the_source_after_each_window(
+def test_target_equals_the_source_after_each_window_in_mode_ordered(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # S0-22, S3-20, R-16, R-36, R-62; six DDL on four tables inside the second window, which breaks off half-way
+    # S0-22, S3-20, R-16, R-36, R-62; six DDL on four tables in the second window, which is interrupted half-way
     monkeypatch.setattr(ordered_mode, "CHECKPOINT_S", 0.0)
     sink = Sink(spark, tmp_path, mariadb)
     words = []
@@ -51,7 +51,7 @@ def test_the_target_equals_the_source_after_each_window(
         compacted, converted = sink.derive(bounds)
         mutations = [r for r in rows_of(sink.ctx.paths.table("mutation")) if bounds.lo < r["commit_ts"] <= bounds.hi]
         assert (compacted.rows, converted.rows) == (0, len(mutations))
-        # Who waits for a table hears of it in any mode, and of a DDL alone.
+        # Schedulers that wait for a table are notified in any mode, even if a DDL is the only change.
         named = {(r["db"], r["table"]) for r in mutations} | _altered(sink, bounds)
         assert compacted.detail["changed"] == sorted(named)
         if number == 1:
@@ -80,13 +80,13 @@ def _configure(sink: Sink, options: dict[str, Any]) -> None:
 
 
 def _words(sink: Sink, bounds: Bounds) -> set[str]:
-    """The first word of each statement of a window but for its DDL."""
+    """The first word of each statement of a window, except its DDL."""
     found = [row for row in rows_of(sink.ctx.paths.table("statement")) if row["window"] == bounds.window]
     return {sql.split()[0] for row in found if row["kind"] == "ordered" for sql in row["sql"]}
 
 
 def _break_off(sink: Sink, bounds: Bounds) -> None:
-    """Half of the window is downstream; the configuration says another mode by then."""
+    """Leave half of the window applied; meanwhile the configuration changes to another mode."""
     window = read_sql_window(sink.ctx, bounds, require_merged(sink.ctx, bounds.lo, bounds.hi))
     target = sink.ctx.replication.target
     assert target is not None
@@ -97,7 +97,7 @@ def _break_off(sink: Sink, bounds: Bounds) -> None:
 
 
 def _altered(sink: Sink, bounds: Bounds) -> set[tuple[str, str]]:
-    """Tables that a DDL of the window made, changed or removed."""
+    """Tables that a DDL of the window created, changed or removed."""
     found = [row for row in rows_of(sink.ctx.paths.table("ddl")) if row["window"] == bounds.window]
     return {(db, name) for row in found for db, _, name in [text.partition(".") for text in row["tables"]]}
 

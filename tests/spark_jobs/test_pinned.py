@@ -1,4 +1,4 @@
-"""Where the next window of a target may start: at its checkpoint, inside what the lake holds (hazards R-43)."""
+"""Where the next window of a target may start: at its checkpoint, within the lake (hazards R-43)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start(checkpoint: int | None, landed: tuple[int, int] | None) -> int:
     return next_start(context(landed), Position(checkpoint, None, 1 << 20))
 
 
-def test_a_target_without_a_checkpoint_starts_where_the_lake_does() -> None:
+def test_target_without_a_checkpoint_starts_at_the_lakes_start() -> None:
     assert start(None, (100, 300)) == 100
 
 
@@ -33,23 +33,23 @@ def test_the_next_window_starts_at_the_checkpoint(checkpoint: int) -> None:
     assert start(checkpoint, (100, 300)) == checkpoint
 
 
-def test_a_checkpoint_ahead_of_what_is_landed_is_refused() -> None:
+def test_checkpoint_ahead_of_the_landed_windows_is_refused() -> None:
     with pytest.raises(CheckpointConflict, match="301 is ahead of the landed ts 300") as stopped:
         start(301, (100, 300))
     assert "restored from an older copy" in stopped.value.hint
 
 
-def test_a_checkpoint_from_before_the_lake_is_a_lost_range() -> None:
+def test_checkpoint_from_before_the_lake_is_a_lost_range() -> None:
     with pytest.raises(LostRange, match="the target is at 99, below the start of the lake, 100"):
         start(99, (100, 300))
 
 
-def test_before_anything_is_landed_there_is_no_start() -> None:
+def test_no_start_before_anything_is_landed() -> None:
     with pytest.raises(CheckpointConflict, match="nothing has landed yet"):
         start(100, None)
 
 
-def test_an_open_window_that_an_older_version_sealed_is_not_compared() -> None:  # R-62
+def test_open_window_sealed_by_an_older_version_is_not_compared() -> None:  # R-62
     sealed = ApplyManifest(
         replication="r", sink="sql", cluster_id=1, lo=100, hi=200, config_hash="", safe_mode="safe", definitions="",
         change=NO_ROWS, statement="", segments=1, rows=0, schema_version=1, windows=("100-200",),

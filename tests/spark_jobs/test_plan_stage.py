@@ -1,4 +1,4 @@
-"""plan counts only the time that it was blocked without a break, and never passes over a start that was asked for."""
+"""plan counts only uninterrupted blocked time, and refuses a start other than the requested one."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def event(state: str, at_ms: int, lo: int = 7) -> dict[str, Any]:
     [
         ([], None),
         ([event("blocked", 1), event("blocked", 2)], 1),
-        # Another lo: landed since.
+        # Another lo: windows were landed in between.
         ([event("blocked", 1, lo=6), event("blocked", 2)], 2),
-        # Waiting or ready in between: the pump was there again.
+        # Waiting or ready in between: the pump was back.
         ([event("blocked", 1), event("waiting", 2), event("blocked", 3), event("blocked", 4)], 3),
         ([event("blocked", 1), event("ready", 2), event("blocked", 3)], 3),
         ([event("blocked", 1), event("ready", 2)], None),
     ],
 )
-def test_only_an_unbroken_time_counts_as_blocked(events: list[dict[str, Any]], since: int | None) -> None:
+def test_only_uninterrupted_time_counts_as_blocked(events: list[dict[str, Any]], since: int | None) -> None:
     assert plan.find_blocked_since(events, 7) == since
 
 
-def test_a_start_other_than_the_lakes_is_refused(tmp_path: Path) -> None:
+def test_start_other_than_the_lakes_is_refused(tmp_path: Path) -> None:
     replication = Replication.model_validate({"name": "demo", "lake": {"path": str(tmp_path)}})
     ctx = StageContext(replication, "test", lambda: pytest.fail("plan needs no Spark"))
     ctx.windows.record(WindowEvent("start", 40, 40, "done"))
@@ -50,7 +50,7 @@ def test_a_start_other_than_the_lakes_is_refused(tmp_path: Path) -> None:
 
 
 def first_start(folder: Path, tso: int, start_ts: int | None = None, **more: Any) -> int:
-    """Where a new replication starts, in a cluster 77 whose clock stands at `tso`; asked twice, it is the same."""
+    """Where a new replication starts, in a cluster 77 whose TSO is at `tso`; checked twice for the same answer."""
     replication = Replication.model_validate({"name": "demo", "lake": {"path": str(folder)}, **more})
     ctx = StageContext(replication, "test", lambda: pytest.fail("plan needs no Spark"))
     cluster: Any = SimpleNamespace(cluster_id=77, pd=SimpleNamespace(tso=lambda: tso))
@@ -63,13 +63,13 @@ def first_start(folder: Path, tso: int, start_ts: int | None = None, **more: Any
 @pytest.mark.parametrize(
     ("option", "asked", "lo"), [("5", None, 5), ("-1", None, 900), ("0", None, 0), ("5", 7, 7), ("5", plan.NOW, 900)]
 )
-def test_a_new_replication_starts_behind_initial_commit_ts(
+def test_new_replication_starts_after_initial_commit_ts(
     tmp_path: Path, option: str, asked: int | None, lo: int
 ) -> None:  # S0-62
     assert first_start(tmp_path, 900, asked, **{"initial-commit-ts": option}) == lo
 
 
-def test_another_initial_commit_ts_than_the_lake_began_with_is_refused_by_name(tmp_path: Path) -> None:
+def test_initial_commit_ts_other_than_the_lakes_is_refused_by_name(tmp_path: Path) -> None:
     first_start(tmp_path, 900, **{"initial-commit-ts": "5"})
 
     def asked(option: str) -> StageContext:
@@ -82,7 +82,7 @@ def test_another_initial_commit_ts_than_the_lake_began_with_is_refused_by_name(t
         ConfigError, match=r"initial-commit-ts is 6.*started after 5.*with initial-commit-ts 5.*set it back to"
     ):
         plan.run(asked("6"))
-    # A lake of an older version did not write it down.
+    # A lake of an older version did not record it.
     ctx = asked("6")
     ctx = replace(ctx, replication=ctx.replication.model_copy(update={"name": "older"}))
     ctx.windows.record(WindowEvent("start", 8, 8, "done"))
@@ -92,9 +92,9 @@ def test_another_initial_commit_ts_than_the_lake_began_with_is_refused_by_name(t
 
 
 @pytest.mark.mariadb
-def test_a_checkpoint_at_the_target_wins_and_the_option_is_reported_to_be_ignored(
+def test_target_checkpoint_overrides_initial_commit_ts_and_is_reported(
     tmp_path: Path, empty_mariadb: MariaDb
-) -> None:  # S0-62 S0-63: the row is one that a real drainer left
+) -> None:  # S0-62 S0-63: a real drainer left this row
     execute(
         empty_mariadb,
         "CREATE DATABASE tidb_binlog",

@@ -1,4 +1,4 @@
-"""`binlake preflight` before anything is landed, and the same look before a replication's first window."""
+"""`binlake preflight` before anything is landed, and the same check before a replication's first window."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def work() -> Workload:
 
 @pytest.fixture
 def file(empty_mariadb: MariaDb, tmp_path: Path) -> Path:
-    """A replication into d, where b has a column of its own; nothing is landed."""
+    """A replication into d, where b has an extra column; nothing is landed."""
     columns = "id INT PRIMARY KEY, v VARCHAR(64) COLLATE utf8mb4_bin"
     execute(
         empty_mariadb,
@@ -54,10 +54,10 @@ def file(empty_mariadb: MariaDb, tmp_path: Path) -> Path:
     return made
 
 
-def test_before_the_first_landing_the_source_is_asked(
+def test_preflight_asks_the_source_before_the_first_landing(
     file: Path, work: Workload, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # R-13, S4-05: under the target's names, filters applied
+    # R-13, S4-05: under the target's names, with filters applied
     @contextmanager
     def cluster(_: object) -> Iterator[SimpleNamespace]:
         source = SimpleNamespace(ddl_jobs=lambda _since: reversed(work.jobs))
@@ -75,7 +75,7 @@ def test_before_the_first_landing_the_source_is_asked(
     assert "1 alike, 1 preserve" in shown
 
 
-def test_before_the_first_window_tables_without_rows_are_looked_at_too(file: Path, work: Workload) -> None:
+def test_tables_without_rows_are_checked_before_the_first_window(file: Path, work: Workload) -> None:
     # R-13
     replication = load_replication(str(file))
     lo = work.clock()

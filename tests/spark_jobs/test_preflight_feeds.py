@@ -1,4 +1,4 @@
-"""`binlake preflight` looks at feeds, too: tables that they cannot send, and servers that do not answer."""
+"""`binlake preflight` also checks feeds: tables that they cannot send, and servers that do not answer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def feed(name: str, rules: str, broker: int, registry: int) -> str:
 
 
 @pytest.mark.usefixtures("work")
-def test_a_feed_that_cannot_run_is_refused_with_what_is_in_its_way(
+def test_feed_that_cannot_run_is_refused_with_its_obstacles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # S2-15, S2-39
@@ -64,7 +64,7 @@ def test_a_feed_that_cannot_run_is_refused_with_what_is_in_its_way(
 
 
 @pytest.mark.usefixtures("work")
-def test_a_feed_that_fits_is_not_in_the_way(
+def test_valid_feed_causes_no_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(preflight, "find_connection_problems", lambda _: [])

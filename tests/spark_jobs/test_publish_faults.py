@@ -1,7 +1,7 @@
-"""Whatever dies or is away while a feed is published, each message reaches a real Kafka.
+"""Whatever dies or is unreachable while a feed is published, each message reaches a real Kafka.
 
-With transactions: once, for readers of committed messages. Without: at least once, no message before one that its
-partition must have first.
+With transactions: once, for readers of committed messages. Without: at least once, and in each partition no message
+before one that must precede it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WINDOWS, CHANGES = 4, 60
 
 
 def publish_killer(fed: Fed, folder: Path, bounds: Bounds) -> Killer:
-    """A process that publishes a feed and is killed at any step asked for."""
+    """A process that publishes a feed and is killed at any requested step."""
     config = folder / "replication.json"
     raw = {"name": "demo", "lake": {"path": str(fed.lakehouse.root)}, **fed.lakehouse.config}
     config.write_text(json.dumps(raw), encoding="utf-8")
@@ -47,7 +47,7 @@ def publish_killer(fed: Fed, folder: Path, bounds: Bounds) -> Killer:
 
 
 def write_windows() -> tuple[Workload, list[int]]:
-    """Windows of single-row changes, the n-th of which writes n."""
+    """Windows of single-row changes; the n-th window writes n changes."""
     w = Workload()
     w.create_database("shop")
     w.create_table("shop", "item", [integer("id"), text("name")], ["id"])
@@ -66,7 +66,7 @@ def write_windows() -> tuple[Workload, list[int]]:
 
 
 def encoded(root: Path, kafka: Kafka, registry: Any, **feed: Any) -> tuple[Fed, Bounds]:
-    """A feed whose windows are encoded and not published."""
+    """A feed whose windows are encoded but not published."""
     workload, cuts = write_windows()
     fed = Fed(root, workload, kafka, registry, **feed)
     for lo, hi in itertools.pairwise(cuts):
@@ -75,13 +75,13 @@ def encoded(root: Path, kafka: Kafka, registry: Any, **feed: Any) -> tuple[Fed, 
 
 
 def numbers(fed: Fed) -> list[tuple[int, int]]:
-    """(partition, number) of the messages as they lie there."""
+    """(partition, number) of the messages as they are stored."""
     found = [(read.partition, re.search(rb"n(\d+)", read.value or b"")) for read in fed.read("item")]
     return [(partition, int(name[1])) for partition, name in found if name is not None]
 
 
 # R-31, S2-45
-def test_a_publish_killed_at_every_step_sends_each_message_once(
+def test_publish_killed_at_every_step_sends_each_message_once(
     tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
 ) -> None:
     fed, bounds = encoded(tmp_path / "lake", kafka, schema_registry)
@@ -97,12 +97,12 @@ def test_a_publish_killed_at_every_step_sends_each_message_once(
 
 
 # S2-45
-def test_without_transactions_a_killed_publish_sends_each_message_in_order(
+def test_killed_publish_without_transactions_sends_each_message_in_order(
     tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
 ) -> None:
     fed, bounds = encoded(tmp_path / "lake", kafka, schema_registry, transactions=False)
     with publish_killer(fed, tmp_path, bounds) as killer:
-        # The third time that all is delivered it is the messages of the second part, and not yet its position.
+        # The third complete delivery is that of the second part's messages, before its position.
         for step, number in (("queued the messages", 2), ("delivered the messages", 3), ("before the record", 1)):
             killer.kill_at(step, number)
     publish.run(fed.ctx, bounds, FEED)
@@ -114,7 +114,7 @@ def test_without_transactions_a_killed_publish_sends_each_message_in_order(
 
 
 class Away(ThreadingHTTPServer):
-    """A registry that numbers each schema; it listens from when it is made."""
+    """A registry that assigns a number to each schema; it listens as soon as it is made."""
 
     def __init__(self, port: int) -> None:
         super().__init__(("127.0.0.1", port), _Numbers)
@@ -155,7 +155,7 @@ class _Somewhere:
 
 
 # S2-44
-def test_a_registry_that_is_away_is_waited_for_and_nothing_is_sent(
+def test_publish_waits_for_an_unreachable_registry_and_sends_nothing(
     tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_module, "_TRIES", 1)

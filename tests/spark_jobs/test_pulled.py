@@ -1,4 +1,4 @@
-"""The driver's own pull: all pumps side by side and in step, as far as a window's bytes and its room allow."""
+"""The driver's own pull reads all pumps concurrently and in step, within a window's bytes and the driver's memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def batch(*commit_ts: int, size: int = 1000) -> pa.RecordBatch:
 
 @dataclass
 class Pumps:
-    """As PumpPull: what each pump gives."""
+    """Stands for PumpPull: what each pump returns."""
 
     streams: list[Iterator[pa.RecordBatch]]
     lo: int = 0
@@ -72,27 +72,27 @@ def kept(part: Part) -> list[int]:
     return found["commit_ts"].to_pylist()
 
 
-def test_all_parts_come_together_in_order_and_no_pump_is_nothing() -> None:
+def test_parts_of_all_pumps_are_merged_in_order() -> None:
     found = pulled(to_the_end(batch(1), batch(3)), to_the_end(batch(2)))
     assert (found.upto, found.full, kept(found)) == (HI, False, [1, 2, 3])
     none = pulled()
     assert (none.rows.num_rows, none.upto) == (0, HI)
 
 
-def test_a_window_ends_at_its_bytes_where_every_pump_has_passed() -> None:  # R-48
+def test_window_ends_at_its_bytes_where_every_pump_has_passed() -> None:  # R-48
     ahead, behind = list[int](), list[int]()
     found = pulled(endless(ahead), endless(behind, 20, 20), most=50_000)
     assert found.upto < HI
     assert kept(found) == sorted([*range(1, found.upto + 1, 2), *range(20, found.upto + 1, 20)])
     assert 49_000 <= sum(map(len, found.rows["payload"].to_pylist()[: len(kept(found))])) <= 50_000
-    # In step: who is ahead waits, and no pump is read much farther than the window reaches.
+    # In step: a pump that is ahead waits, so no pump is read much beyond the window's end.
     assert max(ahead) <= found.upto + 6
     assert max(behind) <= found.upto + 60
     proofs = Pulled(InMemory(found.rows)).proofs()
     assert min(proofs["p0"], proofs["p1"]) >= found.upto
 
 
-def test_one_transaction_is_a_window_however_large_and_stays_whole() -> None:
+def test_large_transaction_stays_whole_and_may_fill_a_window() -> None:
     def rows(*of: tuple[int, int]) -> Iterator[pa.RecordBatch]:
         for ts, chunk in of:
             yield batch(ts, size=60).set_column(2, "chunk", pa.array([chunk], pa.int32()))
@@ -101,15 +101,15 @@ def test_one_transaction_is_a_window_however_large_and_stays_whole() -> None:
     found = pulled(rows((5, 0), (5, 1), (5, 2), (8, 0)), rows((5, 0), (7, 0)), most=100)
     assert (found.upto, found.full) == (5, False)
     assert [row["chunk"] for row in found.rows.to_pylist() if row["commit_ts"] == 5] == [0, 1, 2, 0]
-    # What ends at the bytes exactly is not cut below.
+    # A window that reaches the limit exactly is not cut earlier.
     assert pulled(rows((1, 0), (2, 0), (3, 0)), most=120).upto == 2
     assert pulled(rows((1, 0), (2, 0), (3, 0)), most=119).upto == 1
     assert pulled(rows((1, 0), (2, 0), (3, 0)), most=181).upto == HI
 
 
 @pytest.mark.parametrize("driver_bytes", [50_000, 60_000])
-def test_a_window_that_ends_at_what_the_driver_takes_asks_for_no_spark(driver_bytes: int) -> None:
-    # Both pumps are read beyond the place that both have passed: by then more than its bytes is here.
+def test_window_within_the_drivers_limit_needs_no_spark(driver_bytes: int) -> None:
+    # Both pumps are read beyond the end that both have passed, so more than the window's bytes is in memory.
     ctx = cast("StageContext", SimpleNamespace(driver_bytes=driver_bytes))
     pumps = cast("PumpPull", Pumps([endless([]), endless([], 20, 20)]))
     rows, hi = pull_window(ctx, pumps, 50_000)
@@ -118,20 +118,20 @@ def test_a_window_that_ends_at_what_the_driver_takes_asks_for_no_spark(driver_by
     assert 49 <= found.num_rows <= 50
 
 
-def test_what_has_no_room_is_left_to_the_workers_behind_what_is_here() -> None:
+def test_rest_beyond_the_memory_limit_is_left_to_the_workers() -> None:
     found = pulled(endless([]), to_the_end(batch(4)), room=20_000)
     assert found.full
     assert kept(found) == sorted([*range(1, found.upto + 1, 2), 4])
     assert found.upto >= 36
 
 
-def test_a_pump_that_fails_stops_the_others_and_is_named() -> None:
+def test_failing_pump_stops_the_others_and_is_named() -> None:
     with pytest.raises(SourceUnavailable, match="pump=p2"):
         pulled(endless([]), failing())
 
 
 class Stream:
-    """As PumpReader."""
+    """Stands for PumpReader."""
 
     def __init__(self, *blocks: Block) -> None:
         self._blocks = blocks
@@ -145,7 +145,7 @@ def batches_of(*blocks: Block, share: int | None = None) -> list[pa.RecordBatch]
     return list(pull_batches("p", cast("PumpReader", Stream(*blocks)), 5, 20, share))
 
 
-def test_blocks_become_rows_and_fakes_and_what_lies_behind_do_not() -> None:
+def test_blocks_become_rows_without_fakes_and_later_transactions() -> None:
     usual = build.commit(build.prewrite(6, b"key", b"\x08\x07"), 7)
     usual.prewrite_value = b"\x08\x07"
     ddl = build.commit(build.prewrite(9, b"k", ddl_query=b"create table \xff", ddl_job_id=300, ddl_schema_state=6), 10)
@@ -162,13 +162,13 @@ def test_blocks_become_rows_and_fakes_and_what_lies_behind_do_not() -> None:
     assert {(row["pump"], row["chunk"]) for row in rows} == {("p", 0)}
 
 
-def test_a_pull_ends_behind_its_share_with_a_proof_of_what_it_gave() -> None:
+def test_pull_ends_after_its_share_with_a_proof_of_its_progress() -> None:
     blocks = [block_of([ts], [ts - 1], [b"x" * 50]) for ts in range(6, 16)]
     rows = pa.Table.from_batches(batches_of(*blocks, share=120)).to_pylist()
     assert [(row["commit_ts"], row["kind"]) for row in rows] == [(6, "dml"), (7, "dml"), (8, "dml"), (8, "proof")]
 
 
-def test_a_large_transaction_is_cut_into_chunks(monkeypatch: pytest.MonkeyPatch) -> None:  # R-48
+def test_large_transaction_is_cut_into_chunks(monkeypatch: pytest.MonkeyPatch) -> None:  # R-48
     monkeypatch.setattr(pump_source, "CHUNK_BYTES", 10)
     large = bytes(range(35))
     found = batches_of(block_of([6], [5], [b"s"]), block_of([7, 8], [6, 7], [large, b"t"]), block_of([21], [21], [b""]))

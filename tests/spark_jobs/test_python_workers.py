@@ -1,4 +1,4 @@
-"""What Spark's Python workers are forked from: one thread, and the same functions as in a process of their own."""
+"""The process from which Spark's Python workers are forked has one thread and the same functions as a separate one."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ print(os.listdir("/proc/self/task") == [str(os.getpid())])
 
 
 @pytest.mark.process
-def test_what_is_loaded_before_the_fork_starts_no_thread() -> None:
+def test_preloaded_modules_start_no_thread() -> None:
     done = subprocess.run([sys.executable, "-c", _LOADED], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
 
 
 @pytest.mark.spark
-def test_workers_come_from_it_and_load_arrow_without_pandas(spark: SparkSession) -> None:
+def test_workers_are_forked_from_it_and_load_arrow_without_pandas(spark: SparkSession) -> None:
     def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         count = sum(batch.num_rows for batch in batches)
         told = [f"{name} {name in sys.modules}" for name in ("structlog", "pyarrow", "pandas")]

@@ -1,4 +1,4 @@
-"""A database as of any moment: a dump taken inside a window, and the lake up to a moment inside a later one."""
+"""A database as of any time: a dump taken inside a window, plus the lake up to a time inside a later one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CLUSTER = 7
 
 @pytest.fixture
 def ctx(mirrored: Mirrored, mariadb: MariaDb, tmp_path: Path) -> StageContext:
-    """A copy of the lake, and a target that is empty."""
+    """A copy of the lake, and an empty target."""
     mariadb.wipe()
     shutil.copytree(mirrored.lakehouse.root, tmp_path / "lake")
     target = {"db-type": "mariadb", "host": mariadb.host, "port": mariadb.port, "user": mariadb.user}
     return replace(mirrored.lakehouse, root=tmp_path / "lake", config={"target": target}).context()
 
 
-def test_a_dump_and_the_lake_give_the_database_of_any_moment(
+def test_dump_and_lake_restore_the_database_as_of_any_time(
     ctx: StageContext, mirrored: Mirrored, mariadb: MariaDb, tmp_path: Path
 ) -> None:  # S0-01 S0-08
     windows, states = mirrored.windows, mirrored.history.states
@@ -39,7 +39,7 @@ def test_a_dump_and_the_lake_give_the_database_of_any_moment(
     inside = [ts for ts, _ in states if ts not in ends and windows[0].hi < ts < windows[-1].hi]
     base, moments = inside[0], [inside[len(inside) // 2], inside[-1]]
 
-    # No base: the lake has all since the source began.
+    # No base needed: the lake has everything since the source began.
     restore(ctx, base)
     assert shown(mariadb) == wanted[base]
     folder = write_dump(mariadb, ["shop"], tmp_path / "dump", base)
@@ -56,7 +56,7 @@ def test_a_dump_and_the_lake_give_the_database_of_any_moment(
     with pytest.raises(CheckpointConflict, match="goes forward only"):
         restore(ctx, moments[0])
 
-    # A target that another tool loaded: its commit_ts is given instead.
+    # Another tool loaded the target, so its commit_ts is given instead.
     restored = shown(mariadb)
     for name in ("binlake_owner", "binlake_progress", "binlake_ledger", "checkpoint"):
         with mariadb.connect() as link, link.cursor() as cursor:
@@ -66,7 +66,7 @@ def test_a_dump_and_the_lake_give_the_database_of_any_moment(
     assert read_checkpoint_ts(ctx.replication, CLUSTER) == windows[-1].hi
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_written(
+def test_unsuitable_request_is_refused_before_any_write(
     ctx: StageContext, mirrored: Mirrored, mariadb: MariaDb, tmp_path: Path
 ) -> None:  # S3-13
     first, end = mirrored.windows[0], mirrored.windows[-1].hi

@@ -1,4 +1,4 @@
-"""Rows that the driver writes: files of its own, whose kinds, folders and statistics are those that readers rely on."""
+"""Rows that the driver writes: separate files with the types, folders and statistics on which readers rely."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def paths(tmp_path: Path) -> LakePaths:
 
 
 def statements(window: str, *texts: str) -> pa.Table:
-    """Rows of `statement`, a batch a text."""
+    """Rows of `statement`, one batch per text."""
     row = {"window": window, "segment": 0, "phase": 2, "db": "d", "table": "t", "kind": "replace", "expect": [1],
            "rows": 1, "digest": "x"}  # fmt: skip
     rows = [row | {"batch": number, "sql": [text]} for number, text in enumerate(texts)]
@@ -45,8 +45,8 @@ def files(paths: LakePaths, table: str) -> list[Path]:
     return sorted(Path(paths.table(table)).rglob("*.parquet"))
 
 
-def test_the_rows_of_a_window_are_a_file_of_its_folder_in_one_commit(paths: LakePaths) -> None:
-    # DESIGN 2: the same rows in the same place; the note of a commit is what DESCRIBE HISTORY shows
+def test_rows_of_a_window_are_one_file_in_its_folder_in_one_commit(paths: LakePaths) -> None:
+    # DESIGN 2: the same rows in the same order; DESCRIBE HISTORY shows the commit's note
     one, two = Bounds(1, 2), Bounds(2, 3)
     assert overwrite(statements("1-2", "a", "b"), paths, STATEMENT, window_predicate(one), NOTE) == 2
     assert overwrite(statements("2-3", "c"), paths, STATEMENT, window_predicate(two), NOTE) == 1
@@ -56,7 +56,7 @@ def test_the_rows_of_a_window_are_a_file_of_its_folder_in_one_commit(paths: Lake
     assert (newest["version"], json.loads(newest["userMetadata"])) == (2, NOTE)
     assert may_have_rows(paths, STATEMENT, window_predicate(one))
     assert not may_have_rows(paths, STATEMENT, window_predicate(Bounds(1, 3)))
-    # Again, in the place of the first ones.
+    # Writing again replaces the first rows.
     assert overwrite(statements("1-2", "d"), paths, STATEMENT, window_predicate(one), NOTE) == 1
     assert sorted(row["sql"][0] for row in found(paths, "statement")) == ["c", "d"]  # type: ignore[index]
 
@@ -71,8 +71,8 @@ def binlogs(*commit_ts: int) -> pa.Table:
     return pa.Table.from_pylist(rows, BINLOG.arrow_schema())
 
 
-def test_a_range_of_commit_ts_is_found_by_statistics_and_no_payload_has_any(paths: LakePaths) -> None:
-    # R-33: statistics are what a window is found by; the least and greatest payload would only cost
+def test_statistics_cover_commit_ts_but_not_payloads(paths: LakePaths) -> None:
+    # R-33: a window is found by statistics; minimum and maximum payloads would only take space
     first, last = tso.compose(1_795_305_599_999), tso.compose(1_795_305_600_000)
     overwrite(binlogs(first, last), paths, BINLOG, "commit_ts > 0", NOTE)
     assert [file.parent.name for file in files(paths, "binlog")] == ["commit_date=2026-11-21", "commit_date=2026-11-22"]
@@ -85,8 +85,8 @@ def test_a_range_of_commit_ts_is_found_by_statistics_and_no_payload_has_any(path
     assert sorted(row["payload"] for row in found(paths, "binlog")) == sorted([b"p%d" % first, b"p%d" % last])  # type: ignore[type-var]
 
 
-def test_columns_come_in_the_kinds_of_the_table(paths: LakePaths) -> None:
-    # Readers hold the files against the table: a wider number or text would not be one of its files.
+def test_columns_have_the_types_of_the_table(paths: LakePaths) -> None:
+    # Readers compare the files with the table; a wider number or text type would not match.
     images = pa.map_(pa.string(), pa.string())
     rows = pa.table({
         "window": ["1-2"], "segment": pa.array([0], pa.int64()), "db": ["d"], "table": ["t"],
@@ -104,8 +104,8 @@ def test_columns_come_in_the_kinds_of_the_table(paths: LakePaths) -> None:
     assert (row["key"], row["after"], row["before"]) == ('["1"]', [("id", "1"), ("n", None)], None)
 
 
-def test_a_commit_that_fails_leaves_the_table_as_it_was(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Invariant 11: the stage may run again; what was written is named by nobody.
+def test_failed_commit_leaves_the_table_unchanged(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Invariant 11: the stage may run again; nothing refers to the files written before.
     def no_room(*_: object) -> None:
         raise OSError("no space left on device")
 

@@ -1,4 +1,4 @@
-"""A window that land cuts goes on piece by piece: the next one lands while the one before is in the sinks."""
+"""A window that land cuts is continued in pieces: the next piece lands while the previous one is in the sinks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def context(*feeds: str, sql: bool = True) -> StageContext:
 
 
 class Stages:
-    """Stands for the stages: `piece` commit_ts land at a time; `act` may wait or raise as one begins."""
+    """Stands for the stages: each land covers `piece` commit_ts; `act` may wait or raise when a stage begins."""
 
     def __init__(self, piece: int, act: Act = lambda *_: None) -> None:
         self.piece, self.act = piece, act
@@ -63,7 +63,7 @@ class Stages:
 
 def run(monkeypatch: pytest.MonkeyPatch, stages: Stages, *feeds: str, sql: bool = True) -> list[StageResult]:
     class Derived(Ahead):
-        """Derives by `stages`, too, without a target."""
+        """Derives ahead by `stages`, without a target."""
 
         def _position_after(self, window: Bounds) -> Any:
             stages.supposed.append(window.hi)
@@ -87,13 +87,13 @@ def failing(stage: str, error: Exception, lo: int = 10) -> Act:
     return act
 
 
-def test_a_window_that_was_not_cut_is_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncut_window_is_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     stages = Stages(piece=PLANNED)
     found = run(monkeypatch, stages)
     assert [result.stage for result in found] == ["plan", "land", "merge", "compact", "convert", "finalize"]
 
 
-def test_the_pieces_tile_what_plan_proposed_and_each_goes_through_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_cover_the_planned_window_and_each_passes_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     stages = Stages(piece=12)
     found = run(monkeypatch, stages)
     tiles = [(0, 12), (12, 24), (24, 30)]
@@ -102,7 +102,7 @@ def test_the_pieces_tile_what_plan_proposed_and_each_goes_through_all_stages(mon
     assert [(result.lo, result.hi) for result in found if result.stage == "finalize"] == tiles
 
 
-def test_the_next_piece_lands_while_the_one_before_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_piece_lands_while_the_previous_one_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     second_landed, first_applied = threading.Event(), threading.Event()
 
     def act(name: str, bounds: Bounds) -> None:
@@ -118,7 +118,7 @@ def test_the_next_piece_lands_while_the_one_before_is_applied(monkeypatch: pytes
     assert stages.of("finalize") == [(0, 15), (15, 30)]
 
 
-def test_no_more_than_two_pieces_land_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_two_pieces_land_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead: list[int] = []
     stages = Stages(5)
     stages.act = lambda *_: ahead.append(len(stages.of("land")) - len(stages.of("finalize")))
@@ -127,7 +127,7 @@ def test_no_more_than_two_pieces_land_ahead(monkeypatch: pytest.MonkeyPatch) -> 
     assert max(ahead) <= 3
 
 
-def test_while_a_piece_is_applied_the_next_is_derived_and_the_one_after_it_lands(
+def test_next_piece_is_derived_and_the_one_after_lands_while_a_piece_is_applied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     derived, landed = threading.Event(), threading.Event()
@@ -146,13 +146,13 @@ def test_while_a_piece_is_applied_the_next_is_derived_and_the_one_after_it_lands
     assert stages.of("ahead") == stages.of("finalize")[1:] == [(10, 20), (20, 30)]
 
 
-def test_a_piece_is_derived_ahead_before_its_stages_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_piece_is_derived_ahead_before_its_stages_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     is_applied, is_compacted = threading.Event(), threading.Event()
 
     def act(name: str, bounds: Bounds) -> None:
         if (name, bounds.lo) == ("ahead", 10):
             assert is_applied.wait(WAIT_S)
-            # Nothing comes now; without the rule it would come at once.
+            # Without this rule, compact would begin at once.
             assert not is_compacted.wait(0.3)
         if (name, bounds.lo) == ("compact", 10):
             is_compacted.set()
@@ -164,7 +164,7 @@ def test_a_piece_is_derived_ahead_before_its_stages_begin(monkeypatch: pytest.Mo
     assert order == [("compact", 0), ("ahead", 10), ("compact", 10), ("ahead", 20), ("compact", 20)]
 
 
-def test_the_next_piece_is_derived_behind_the_last_window_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_piece_is_derived_after_the_last_sink_window_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     # The SQL sink's windows may end before the piece: at a stop point, or where a segment has too many rows.
     stages = Stages(10)
     stages.sink_window = 5
@@ -182,7 +182,7 @@ def test_nothing_is_derived_ahead_without_a_sql_sink(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("where", "error"), [("land", Transient), ("finalize", Permanent)])
-def test_a_failure_ends_the_run_behind_what_had_begun(
+def test_failure_ends_the_run_after_the_work_that_had_started(
     monkeypatch: pytest.MonkeyPatch, where: str, error: type[BinlakeError]
 ) -> None:
     def act(name: str, bounds: Bounds) -> None:
@@ -193,11 +193,11 @@ def test_a_failure_ends_the_run_behind_what_had_begun(
     with pytest.raises(error, match="this stage fails"):
         run(monkeypatch, stages)
     assert stages.of("finalize") == [(0, 10)]
-    # What landed ahead stays landed; nothing begins behind a failure.
+    # Pieces that landed ahead stay landed; no new work starts after a failure.
     assert stages.of("merge") == ([(0, 10)] if where == "land" else [(0, 10), (10, 20), (20, 30)])
 
 
-def test_a_feed_that_fails_stops_nothing_else_and_rests_until_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_feed_stops_nothing_else_and_pauses_until_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
     # S2-39, DESIGN 3.12
     stages = Stages(10, failing("publish-a", Permanent("the registry refuses it")))
     found = run(monkeypatch, stages, "a", "b")
@@ -210,19 +210,19 @@ def test_a_feed_that_fails_stops_nothing_else_and_rests_until_the_next_run(monke
     assert failed.detail == {"feed": "a", **why}
 
 
-def test_a_feed_that_another_process_publishes_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feed_published_by_another_process_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(monkeypatch, Stages(PLANNED, failing("encode-a", LeaseHeld("pid 7"), 0)), "a")
     assert [result.state for result in found if result.detail.get("feed")] == ["waiting"]
 
 
-def test_the_failure_of_the_last_sink_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_the_only_sink_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     stages = Stages(10, failing("publish-a", Transient("no broker answers")))
     with pytest.raises(Transient, match="no broker answers"):
         run(monkeypatch, stages, "a", sql=False)
     assert stages.of("publish-a") == [(0, 10)]
 
 
-def test_a_feed_that_needs_spark_ends_the_process_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feed_that_needs_spark_ends_a_process_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SparkNeeded):
         run(monkeypatch, Stages(PLANNED, failing("encode-a", SparkNeeded(), 0)), "a")
 
@@ -231,7 +231,7 @@ def test_a_feed_that_needs_spark_ends_the_process_that_has_none(monkeypatch: pyt
     ("configured", "in_pieces", "most"),
     [(None, True, PIECE_BYTES), (None, False, 0), (0, True, 0), (900, True, 900), (900, False, 900)],
 )
-def test_land_ends_a_window_at_its_bytes_where_the_next_follows_at_once_or_the_configuration_says_so(
+def test_size_limit_of_a_window_depends_on_pieces_and_configuration(
     configured: int | None, in_pieces: bool, most: int
 ) -> None:
     window = {} if configured is None else {"max-bytes": configured}
@@ -241,8 +241,8 @@ def test_land_ends_a_window_at_its_bytes_where_the_next_follows_at_once_or_the_c
     assert ctx.most_bytes == most
 
 
-def test_that_spark_is_needed_is_not_a_failure_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is recorded: whoever started the process starts it again with Spark."""
+def test_missing_spark_is_not_a_failure_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is recorded: the caller starts the process again with Spark."""
     no_session = session_factory("test", argparse.Namespace(without_spark=True))
     monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(run=lambda *_: no_session()))
     with pytest.raises(SparkNeeded, match="--without-spark"):

@@ -1,4 +1,4 @@
-"""convert seals what compact derived for it, and finalize takes the manifest that was sealed last; no Spark."""
+"""convert seals what compact derived for it, and finalize uses the manifest that was sealed last; no Spark."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def ctx(tmp_path: Path) -> Any:
     return SimpleNamespace(windows=WindowLog(LakePaths(str(tmp_path))), handover=handover, replication=replication)
 
 
-def test_another_window_of_compact_is_not_this_one(ctx: Any) -> None:
-    # R-16: an empty `change` means that nothing changed, not that nobody looked.
+def test_compact_result_of_another_window_is_not_used(ctx: Any) -> None:
+    # R-16: an empty `change` means that nothing changed, not that compact did not run.
     wider = replace(COMPACTED, hi=30)
     ctx.windows.record(WindowEvent("compact", 10, 30, "done", sink="sql", manifest=wider.to_json()))
     ctx.handover.put_compacted(wider)
@@ -57,7 +57,7 @@ def test_another_window_of_compact_is_not_this_one(ctx: Any) -> None:
         (False, "atomic", (12,), "with the segments"),
     ],
 )
-def test_convert_takes_only_what_compact_derived_for_its_mode_and_segments(
+def test_convert_accepts_only_compact_results_for_its_mode_and_segments(
     is_ordered: bool, mode: Any, starts: tuple[int, ...], says: str
 ) -> None:  # R-16
     window: Any = SimpleNamespace(segments=Segments(10, 20, starts))
@@ -70,9 +70,7 @@ def test_convert_takes_only_what_compact_derived_for_its_mode_and_segments(
     assert stopped.value.hint == "run compact again, then convert"
 
 
-def test_finalize_takes_what_was_sealed_last_though_it_was_sealed_before(
-    ctx: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finalize_uses_the_last_seal_even_if_it_was_sealed_before(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # R-62
     first = ApplyManifest("r", "sql", 1, 10, 20, "c", "safe", "d", "ch", "st", 1, 4, 9, ("10-20",))
     second = replace(first, statement="other")

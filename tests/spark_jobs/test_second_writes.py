@@ -1,4 +1,4 @@
-"""`source.second-writes = "once"` through merge: rows, and an alert of the window for the table; Spark writes."""
+"""`source.second-writes = "once"` through merge: the rows, and one alert per window and table; written by Spark."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ pytestmark = pytest.mark.spark
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "zones_rearranged"
 HI = 470640619783192588
-"""Behind the first REORGANIZE PARTITION of a table without a key: 13 transactions were committed while it copied."""
+"""After the first REORGANIZE PARTITION of a keyless table: 13 transactions were committed while it copied rows."""
 
 
-def test_a_window_tells_the_table_of_which_second_writes_were_taken_once(
+def test_window_reports_tables_whose_second_writes_were_dropped(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # capture zones, table Tagebuch
     source = Source.of_capture(CAPTURE)
@@ -34,7 +34,7 @@ def test_a_window_tells_the_table_of_which_second_writes_were_taken_once(
     reading = Lakehouse(spark, tmp_path, source, config).context()
     merge.run(reading, merge.Bounds(0, HI))
     inserted = [dict(row["after"])["id"] for row in rows_of(reading.paths.table("mutation")) if row["op"] == "insert"]
-    # 819 came before rows were copied and is there twice at the source, 880 behind it.
+    # Row 819 was written before the copy and exists twice at the source; row 880 was written after it.
     assert [inserted.count(number) for number in ("817", "819", "880", "972")] == [1, 2, 1, 1]
     events = reading.windows.events(stage="merge", within=(0, HI))
     detail = json.loads(next(event["detail"] for event in events if event["state"] == "done"))

@@ -1,4 +1,4 @@
-"""A session's JVM starts with the archive of Spark's classes, as `python -m deploy.setup.classes` writes it."""
+"""A session's JVM starts with the archive of Spark's classes that `python -m deploy.setup.classes` writes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ spark.stop()
 """
 
 
-def test_the_jvm_maps_the_archive_of_its_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What does not fit (other jars, another JVM) is ignored in silence, and each start takes twice the CPU.
+def test_jvm_uses_the_class_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # An archive that does not match (other jars, another JVM) is ignored silently, and each start takes twice the CPU.
     for jar in jvm.delta_jars():
         (tmp_path / Path(jar).name).symlink_to(jar)
     monkeypatch.setenv(jvm.JARS_ENV, str(tmp_path))

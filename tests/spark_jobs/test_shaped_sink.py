@@ -1,4 +1,4 @@
-"""Windows into tables of another shape, through compact, convert and finalize: what the target alone has stays."""
+"""Windows into differently shaped tables, through compact, convert and finalize: the target's extra values stay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from spark_jobs.tables.compacted import read_newest
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
-# The article's example: a key of its own; the source's primary key is none here (S4-26).
+# The article's example: the target has its own key, and the source's primary key is not a key there (S4-26).
 TABLES = (
     "CREATE DATABASE shop CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     "CREATE TABLE shop.acct (new_id INT AUTO_INCREMENT PRIMARY KEY, id INT NOT NULL, user_id INT NOT NULL UNIQUE,"
@@ -38,7 +38,7 @@ TABLES = (
 
 
 class Shop:
-    """Three tables that the target has in other shapes, and a window of changes to them, landed."""
+    """Three tables that have other shapes at the target, and a landed window of changes to them."""
 
     def __init__(self, spark: SparkSession, root: Path, server: MariaDb, **target: Any) -> None:
         execute(server, "DROP DATABASE IF EXISTS shop", "DROP DATABASE IF EXISTS tidb_binlog", *TABLES)
@@ -77,7 +77,7 @@ def _row(w: Workload, of: str, **found: object) -> dict[str, Any]:
 
 
 def _changed(w: Workload) -> int:
-    """Values that change hands, rows that get other keys, a column for a table of another shape; the end."""
+    """Swap values, move rows to other keys, add a column to a differently shaped table; return the window's end."""
 
     def update(of: str, where: int, column: str = "id", **after: object) -> None:
         w.begin().update("shop", of, _row(w, of, **{column: where}), **after).commit()
@@ -102,7 +102,7 @@ def _changed(w: Workload) -> int:
     return w.clock()
 
 
-def test_a_window_into_tables_of_another_shape(
+def test_window_into_differently_shaped_tables_keeps_extra_values(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R-12, S4-22, S4-23, S4-26, S4-27, S4-29
@@ -113,7 +113,7 @@ def test_a_window_into_tables_of_another_shape(
     shapes = read_newest(shop.ctx, shop.bounds).shapes
     assert [f"{db}.{name}" for db, name in shapes.at_lo] == differing
     convert.run(shop.ctx, shop.bounds)
-    _told_columns(finalize.run(shop.ctx, shop.bounds).detail["lineage"]["wrote"])
+    _list_lineage(finalize.run(shop.ctx, shop.bounds).detail["lineage"]["wrote"])
     found = rows(mariadb, "SELECT new_id, id, user_id, name, note FROM shop.acct ORDER BY id")
     numbers = {id_: new_id for new_id, id_, *_ in found}
     assert [tuple(rest) for _, *rest in found] == [
@@ -131,8 +131,8 @@ def test_a_window_into_tables_of_another_shape(
     _preflight(shop, mariadb, tmp_path, capsys)
 
 
-def _told_columns(wrote: list[dict[str, Any]]) -> None:
-    """Each table with the columns it has behind the window's DDL, those that were copied, and all of the source's."""
+def _list_lineage(wrote: list[dict[str, Any]]) -> None:
+    """Each table with its columns after the window's DDL, the copied columns, and the source's columns."""
     found = {
         one["table"]: ([name for name, _ in one["columns"]], one["copied"], [len(s["columns"]) for s in one["sources"]])
         for one in wrote
@@ -145,7 +145,7 @@ def _told_columns(wrote: list[dict[str, Any]]) -> None:
 
 
 def _preflight(shop: Shop, server: MariaDb, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command on the same lake and target."""
+    """Run the command on the same lake and target."""
     execute(server, "ALTER TABLE shop.item DROP COLUMN price")
     execute(server, "CREATE TRIGGER shop.told AFTER UPDATE ON shop.item FOR EACH ROW SET @told = 1")
     file = folder / "demo.toml"
@@ -167,8 +167,8 @@ def _preflight(shop: Shop, server: MariaDb, folder: Path, capsys: pytest.Capture
     assert "2 preserve" in capsys.readouterr().out
 
 
-def test_mode_ordered_in_safe_mode_refuses_what_it_would_wipe() -> None:
-    # R-12: a clear refusal with the ways on
+def test_mode_ordered_in_safe_mode_refuses_to_overwrite_extra_columns() -> None:
+    # R-12: a clear error with remedies
     plain = table("t", col("id", not_null=True), keys=(primary("id"),))
     require_nothing_kept([plain])
     with pytest.raises(ConfigError, match=r"table=d\.t columns=note.*atomic, parallel or auto"):

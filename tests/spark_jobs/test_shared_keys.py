@@ -1,4 +1,4 @@
-"""S4-03: a key of a shared target is one table's at a time, whichever segments and windows its changes are in."""
+"""S4-03: one key of a shared target belongs to one source table at a time, across segments and windows."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def insert_31(w: Workload) -> None:
 
 
 class Shards:
-    """The steps as one window each; the databases are dropped before. `more`: keys of the replication."""
+    """The steps as one window each; the databases are dropped first. `more`: keys of the replication."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Shards:
         self.windows = [Bounds(lo, hi) for lo, hi in itertools.pairwise(cuts)]
 
     def compact(self, number: int) -> dict[str, Any]:
-        """Land window `number` and compact it; what was told."""
+        """Land window `number` and compact it; return the errors."""
         bounds = self.windows[number]
         self.lakehouse.land(bounds.lo, bounds.hi)
         return dict(run_stage("compact", self.ctx, bounds).detail)
@@ -98,20 +98,20 @@ class Shards:
         finalize.run(self.ctx, bounds)
 
 
-def test_a_key_belongs_to_one_table_across_windows(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
+def test_key_belongs_to_one_table_across_windows(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
     shards = Shards(spark, tmp_path, mariadb, first, hand_over, take_over, insert_31, move_onto_the_other)
-    # What its table gave up is free.
+    # A key that its table gave up is free.
     for number in range(3):
         shards.apply(number)
     assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == [(1, "mine"), (2, "b"), (11, "c")]
-    # A window that the target has passed is derived again without asking it: its rows are there.
+    # A window that the target has passed is derived again without asking the target, which has its rows.
     assert compact.run(shards.ctx, shards.windows[2]).state == "done"
 
     execute(mariadb, "INSERT INTO xs.t VALUES (31, 'old')")
     with pytest.raises(SchemaError, match="that row is older than the lake") as unknown:
         shards.compact(3)
     assert (unknown.value.where["key"], unknown.value.where["source"]) == (key_in_log('["31"]'), "s1.t_1")
-    # The ways that the hint names.
+    # Both remedies of the hint work.
     target = shards.ctx.replication.sql_target().model_copy(update={"impossible_changes": "last"})
     replication = shards.ctx.replication.model_copy(update={"target": target})
     lenient = StageContext(replication, "test", shards.ctx.make_spark)
@@ -127,7 +127,7 @@ def test_a_key_belongs_to_one_table_across_windows(spark: SparkSession, mariadb:
     assert rows(mariadb, "SELECT name FROM xs.t WHERE id = 2") == [("b",)]
 
 
-def test_a_key_belongs_to_one_table_across_segments(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
+def test_key_belongs_to_one_table_across_segments(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
     def first_and_more(w: Workload) -> None:
         first(w)
         write_one_key_around_a_ddl(w)

@@ -1,4 +1,4 @@
-"""S4-03: a mirror that several tables of the source share finds two of them with one key across windows, too."""
+"""S4-03: a mirror shared by several source tables detects one key in two of them, also across windows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 ROUTES = [{"schema-pattern": "s?", "table-pattern": "t_*", "target-schema": "xs", "target-table": "t"}]
 
 
-def test_a_key_of_a_mirror_belongs_to_one_table_across_windows(spark: SparkSession, tmp_path: Path) -> None:
+def test_key_of_a_mirror_belongs_to_one_table_across_windows(spark: SparkSession, tmp_path: Path) -> None:
     w, cuts = Workload(), [0]
     for db, name in (("s1", "t_1"), ("s2", "t_2")):
         w.create_database(db)
@@ -29,7 +29,7 @@ def test_a_key_of_a_mirror_belongs_to_one_table_across_windows(spark: SparkSessi
     w.begin().insert("s1", "t_1", id=1, name="a").insert("s1", "t_1", id=2, name="b").commit()
     w.begin().insert("s2", "t_2", id=11, name="c").commit()
     cuts.append(w.clock())
-    # What its table gave up is free, in a later window and in the same one.
+    # A key that its table gave up is free, in a later window and in the same one.
     w.begin().delete("s1", "t_1", id=1, name="a").commit()
     cuts.append(w.clock())
     w.begin().insert("s2", "t_2", id=1, name="mine").insert("s2", "t_2", id=12, name="d").commit()

@@ -1,4 +1,4 @@
-"""How the SQL sink's window is cut when it is behind: at landed windows, so that a segment fits into a transaction."""
+"""A SQL sink that is behind gets windows that end at landed windows and whose segments fit into a transaction."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def ctx(tmp_path: Path) -> StageContext:
     [
         (0, 30, 1_000_000, 25),
         (25, 30, 1_000_000, 30),
-        # A row change is two rows at most: 80 + 10 fit into 90, not into 89.
+        # A row change counts as up to two rows: 80 + 10 fit into 90, but not into 89.
         (0, 30, 90, 20),
         (0, 30, 89, 10),
-        # One landed window is never cut for its size alone.
+        # One landed window is never cut because of its size alone.
         (0, 30, 1, 10),
         (10, 30, 1, 20),
         (0, 10, 1, 10),
@@ -39,7 +39,7 @@ def ctx(tmp_path: Path) -> StageContext:
         (20, 30, 1, 25),
     ],
 )
-def test_a_sink_that_is_behind_takes_what_fits(
+def test_sink_that_is_behind_takes_as_many_windows_as_fit(
     ctx: StageContext, lo: int, hi: int, most: int, end: int
 ) -> None:  # R-30
     assert compact._find_end(ctx, lo, hi, most) == end

@@ -1,4 +1,4 @@
-"""compact, convert and finalize on real servers: exact after each window, rerunnable, and pinned by what started."""
+"""compact, convert and finalize on real servers: exact after each window, repeatable, and pinned when started."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from spark_jobs.tables.statements import read_statements
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
 
-def test_the_target_equals_the_source_after_each_window_and_reruns_change_nothing(
+def test_target_equals_the_source_after_each_window_and_reruns_change_nothing(
     spark: SparkSession, server: MariaDb, tmp_path: Path
 ) -> None:
-    # S4-36 (the checkpoint), R-01, R-16, R-17; six DDL on four tables inside the second window
+    # S4-36 (the checkpoint), R-01, R-16, R-17; six DDL on four tables in the second window
     sink = Sink(spark, tmp_path, server)
     for bounds in sink.windows:
         sink.lakehouse.land(bounds.lo, bounds.hi)
@@ -46,10 +46,10 @@ def test_the_target_equals_the_source_after_each_window_and_reruns_change_nothin
     assert sink.target() == sink.model(sink.windows[-1].hi)
 
 
-def test_parallel_and_auto_give_the_same_tables_and_say_what_they_did(
+def test_parallel_and_auto_give_the_same_tables_and_report_their_mode(
     spark: SparkSession, server: MariaDb, tmp_path: Path
 ) -> None:
-    # S3-01, S4-37, S4-42: the first window in safe mode, the next ones not; a rerun derives the form that was sealed
+    # S3-01, S4-37, S4-42: the first window in safe mode, the next ones not; a rerun derives the sealed form
     options = {"mode": "parallel", "worker-count": 3, "txn-batch": 2, "safe-mode": "auto"}
     sink = Sink(spark, tmp_path, server, **options)
     stop, bounds = sink.windows[0], Bounds(0, sink.windows[-1].hi)
@@ -77,10 +77,10 @@ def _derived(sink: Sink) -> list[Any]:
     return found
 
 
-def test_a_sink_that_is_behind_takes_several_landed_windows_as_one(
+def test_sink_that_is_behind_takes_several_landed_windows_as_one(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path
 ) -> None:
-    # DESIGN 2: a sink behind may take several landed windows as one; their DDL are numbered through.
+    # DESIGN 2: a sink that is behind may take several landed windows as one; their DDL are numbered consecutively.
     sink = Sink(spark, tmp_path, mariadb)
     for bounds in sink.windows:
         sink.lakehouse.land(bounds.lo, bounds.hi)
@@ -88,7 +88,7 @@ def test_a_sink_that_is_behind_takes_several_landed_windows_as_one(
     assert {(r.lo, r.hi) for r in results} == {(0, sink.windows[-1].hi)}
     assert sink.target() == sink.model(sink.windows[-1].hi)
     assert results[0].detail["segments"] == 10
-    # A rerun for a landed window inside derives the same window again, target untouched.
+    # A rerun for a landed window inside derives the same window again; the target is unchanged.
     assert {(r.lo, r.hi) for r in sink.derive(sink.windows[0])} == {(0, sink.windows[-1].hi)}
 
 
@@ -105,7 +105,7 @@ def test_windows_of_the_sink_end_at_stop_points(spark: SparkSession, mariadb: Ma
     assert sink.target() == sink.model(first.hi)
 
 
-def test_a_statement_changed_in_the_lake_is_not_executed(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
+def test_statement_changed_in_the_lake_is_not_executed(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
     # S3-08, R-62
     sink = Sink(spark, tmp_path, mariadb)
     first = sink.windows[0]
@@ -113,13 +113,13 @@ def test_a_statement_changed_in_the_lake_is_not_executed(spark: SparkSession, ma
     sink.derive(first)
     path = sink.ctx.paths.table("statement")
     spark.sql(f"UPDATE delta.`{path}` SET sql = transform(sql, s -> replace(s, 'item 3', 'item X')) WHERE phase = 2")
-    # In a task of its own, which reads them there: the process that rendered them still has them as they were sealed.
+    # A separate task reads the statements from the lake; the process that rendered them still has the sealed ones.
     with pytest.raises(ImmutableWindow, match="differs from the one that was derived"):
         finalize.run(sink.lakehouse.context("another task"), first)
     assert read_checkpoint_ts(sink.ctx.replication, 7) in (None, sink.history.states[1][0])
 
 
-def test_a_target_with_other_definitions_is_refused(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
+def test_target_with_other_definitions_is_refused(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
     # R-13, R-18
     sink = Sink(spark, tmp_path, mariadb)
     first, second = sink.windows[:2]
@@ -132,7 +132,7 @@ def test_a_target_with_other_definitions_is_refused(spark: SparkSession, mariadb
     assert read_checkpoint_ts(sink.ctx.replication, 7) == first.hi
 
 
-def test_a_window_without_a_manifest_is_not_applied(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
+def test_window_without_a_manifest_is_not_applied(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
     sink = Sink(spark, tmp_path, mariadb)
     first = sink.windows[0]
     sink.lakehouse.land(first.lo, first.hi)
@@ -140,10 +140,11 @@ def test_a_window_without_a_manifest_is_not_applied(spark: SparkSession, mariadb
         finalize.run(sink.ctx, first)
 
 
-def test_a_window_that_was_sealed_and_never_opened_pins_nothing(
+def test_sealed_but_unopened_window_can_be_derived_differently(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path
 ) -> None:
-    # R-16: another target, or a restore to an earlier time, cuts it anew; what is derived replaces what was. S4-46 U-15
+    # R-16: another target, or a restore to an earlier time, cuts the window differently; the new derivation replaces
+    # the old. S4-46 U-15
     sink = Sink(spark, tmp_path, mariadb)
     first, second = sink.windows[:2]
     for bounds in (first, second):
@@ -198,9 +199,7 @@ def _die(step: str) -> None:
         raise ConnectionAbortedError("power cut")
 
 
-def test_a_window_that_the_target_holds_open_is_kept_as_it_was_sealed(
-    spark: SparkSession, mariadb: MariaDb, tmp_path: Path
-) -> None:
+def test_window_held_open_by_the_target_stays_as_sealed(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
     # R-16, R-40, R-62
     sink = Sink(spark, tmp_path, mariadb)
     first, second = sink.windows[:2]
@@ -215,7 +214,7 @@ def test_a_window_that_the_target_holds_open_is_kept_as_it_was_sealed(
     sink.lakehouse.land(second.lo, second.hi)
     before = _versions(sink)
 
-    # Another configuration, as another target that was sealed for meanwhile: neither counts for the open window.
+    # Another configuration, and a target that was sealed for meanwhile, do not affect the open window.
     sink.lakehouse.config["target"]["txn-batch"] = 7
     sink.ctx = sink.lakehouse.context()
     other = replace(opened, definitions="of another target")
@@ -230,7 +229,7 @@ def test_a_window_that_the_target_holds_open_is_kept_as_it_was_sealed(
         sink.derive(second)
     assert _versions(sink) == before
     del sink.lakehouse.config["ddl-replacement"]
-    # The target's statements stay, and rows would be cut elsewhere.
+    # The target's statements stay, although rows would be cut differently now.
     _inject(sink, created["commit_ts"] + 1)
     merge.run(sink.ctx, second)
     assert [event["state"] for event in sink.ctx.windows.events(stage="injection")] == ["late"]
@@ -258,7 +257,7 @@ def _versions(sink: Sink) -> list[int]:
     return [DeltaTable(sink.ctx.paths.table(name)).version() for name in ("change", "statement")]
 
 
-def test_what_no_transaction_or_packet_can_hold_is_refused_before_anything_is_sealed(
+def test_oversized_transaction_or_packet_is_refused_before_sealing(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path
 ) -> None:
     # R-30, R-12

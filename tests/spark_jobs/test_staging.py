@@ -1,4 +1,4 @@
-"""What land makes of pulls that overlap, in the driver's memory and in Spark's files: the same answers."""
+"""land combines overlapping pulls, in the driver's memory and in Spark's files, with the same results."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ def pulled_rows(*rows: tuple[str, str, int, int, str, int]) -> pa.Table:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_transaction_of_two_pumps_is_one_and_other_content_is_refused(spark: SparkSession, place: str) -> None:
+def test_equal_transactions_of_two_pumps_are_one_and_different_content_is_refused(
+    spark: SparkSession, place: str
+) -> None:
     # U-22
-    # S0-17, DESIGN 3.4: equal commit_ts with equal content is one transaction; what lies outside the window is nobody's
+    # S0-17, DESIGN 3.4: equal commit_ts with equal content is one transaction; rows outside the window are ignored
     pulled = PLACES[place](
         spark,
         pulled_rows(
@@ -71,8 +73,8 @@ def test_a_transaction_of_two_pumps_is_one_and_other_content_is_refused(spark: S
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_what_two_pumps_hold_is_compared_by_all_but_the_prewrite_key(spark: SparkSession, place: str) -> None:
-    # S0-17: the content is asked of the payloads themselves, of damaged ones byte for byte.
+def test_content_of_two_pumps_is_compared_except_for_the_prewrite_key(spark: SparkSession, place: str) -> None:
+    # S0-17: the payloads themselves are compared, damaged ones byte for byte.
     def rows(second: bytes) -> pa.Table:
         found = pulled_rows(("a", "dml", 10, 0, "", 3), ("b", "dml", 10, 0, "", 3), ("a", "dml", 12, 0, "", 3))
         found = found.set_column(9, "content", pa.nulls(3, pa.string()))
@@ -88,7 +90,7 @@ def test_what_two_pumps_hold_is_compared_by_all_but_the_prewrite_key(spark: Spar
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_each_pump_is_counted_within_the_window_and_ddl_is_reported_once(
+def test_each_pump_is_counted_within_the_window_and_each_ddl_reported_once(
     spark: SparkSession, place: str
 ) -> None:  # R-48
     pulled = PLACES[place](

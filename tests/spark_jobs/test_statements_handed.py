@@ -1,4 +1,4 @@
-"""Statements that convert hands to finalize in one process: those of the lake, and only where they are pinned."""
+"""Statements that convert hands to finalize in one process equal those of the lake, and are used only if pinned."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ctx(tmp_path: Path) -> StageContext:
     return StageContext(Replication.model_validate(raw), "run", lambda: pytest.fail("no Spark is needed"))
 
 
-def test_handed_statements_are_those_of_the_lake(ctx: StageContext) -> None:  # R-62
+def test_statements_handed_over_equal_those_of_the_lake(ctx: StageContext) -> None:  # R-62
     rows = statement_rows()
     write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), rows.slice(7))
     write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), rows.slice(0, 7), mode="append")
@@ -65,7 +65,7 @@ def test_handed_statements_are_those_of_the_lake(ctx: StageContext) -> None:  # 
         assert both[0]
 
 
-def test_stored_statements_are_proved_by_their_texts(ctx: StageContext) -> None:  # R-62
+def test_stored_statements_are_verified_by_their_texts(ctx: StageContext) -> None:  # R-62
     rows = statement_rows()
     changed = rows.set_column(rows.schema.get_field_index("sql"), "sql", pa.array([["DELETE"]] * rows.num_rows))
     write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), changed)
@@ -74,7 +74,7 @@ def test_stored_statements_are_proved_by_their_texts(ctx: StageContext) -> None:
 
 
 class CountedReads:
-    """A dataset that counts how often its rows are asked for."""
+    """A dataset that counts the reads of its rows."""
 
     def __init__(self, data: Any) -> None:
         self.data, self.reads = data, 0
@@ -88,8 +88,8 @@ class CountedReads:
         return self.data.to_batches(**asked)
 
 
-def test_the_files_are_read_once_for_the_plans_of_all_segments(ctx: StageContext) -> None:
-    # A window of thousands of DDL has as many segments, and each of them looked through all files.
+def test_files_are_read_once_for_the_plans_of_all_segments(ctx: StageContext) -> None:
+    # A window of thousands of DDL has as many segments; each of them used to scan all files.
     starts = tuple(range(2, 202))
     ddls = [drop_view(number) for number in range(1, len(starts) + 1)]
     write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), statement_table(BOUNDS.window, ddls))
@@ -107,10 +107,10 @@ def test_the_files_are_read_once_for_the_plans_of_all_segments(ctx: StageContext
 
 @pytest.mark.parametrize("handed", [True, False])
 @pytest.mark.parametrize(("most_bytes", "segments", "reads"), [(1 << 20, 40, 2), (600, 40, 17), (0, 8, 19)])
-def test_the_rows_of_neighbouring_segments_are_read_at_once(
+def test_rows_of_adjacent_segments_are_read_together(
     ctx: StageContext, monkeypatch: pytest.MonkeyPatch, most_bytes: int, segments: int, reads: int, *, handed: bool
 ) -> None:
-    # A window of 3,000 DDL with some rows behind each had its files looked through as often, for half an hour.
+    # With 3,000 DDL and some rows after each, the files used to be scanned 3,000 times, which took half an hour.
     monkeypatch.setattr(statement_module, "_SMALL_SEGMENTS_BYTES", most_bytes)
     phases = (Phase.DELETE, Phase.WRITE)
     written = [
@@ -130,7 +130,7 @@ def test_the_rows_of_neighbouring_segments_are_read_at_once(
     assert counted.reads == reads
 
 
-def test_a_segment_in_commit_order_expects_all_tables_that_it_touches(
+def test_ordered_segment_expects_all_tables_that_it_touches(
     ctx: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R-13: one batch in commit order has rows of several tables
     places = [SegmentTable(0, "d", "a"), SegmentTable(1, "d", "b"), SegmentTable(1, "d", "a")]
@@ -155,7 +155,7 @@ def write_row(segment: int, phase: Phase, batch: int) -> StatementBatch:
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_what_is_handed_over_counts_only_if_it_is_what_is_pinned(
+def test_statements_handed_over_count_only_if_they_are_pinned(
     ctx: StageContext, monkeypatch: pytest.MonkeyPatch, *, pinned: bool
 ) -> None:  # R-62
     rows = statement_rows()

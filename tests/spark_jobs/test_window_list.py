@@ -1,4 +1,4 @@
-"""`binlake window list` shows what happened to a lake, or to one of its sinks."""
+"""`binlake window list` shows the events of a lake, or of one of its sinks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def replication(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_sinks_events_are_listed_alone(replication: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_of_one_sink_are_listed(replication: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # S2-39, R-46
     command = ["window", "list", "--replication", str(replication)]
     assert main([*command, "--sink", "feed.orders", "--output", "json"]) == 0
@@ -56,15 +56,13 @@ def test_a_sinks_events_are_listed_alone(replication: Path, capsys: pytest.Captu
     assert len(json.loads(capsys.readouterr().out)) == 5
 
 
-def test_a_feeds_failure_is_shown_with_its_words(replication: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_of_a_feed_is_shown_with_its_message(replication: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["window", "list", "--replication", str(replication), "--sink", "feed.orders"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "publish-orders failed: SchemaError: the registry refuses it Hint: ask its owner" in shown
     assert "encode-orders" in shown
 
 
-def test_a_sink_that_never_was_is_refused_with_those_that_are(
-    replication: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_sink_is_refused_with_the_known_ones(replication: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["window", "list", "--replication", str(replication), "--sink", "feed.oders"]) == 1
     assert "feed.audit, feed.orders" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A private Airflow for tests: its own home and database, thrown away at the end; must come before Airflow's import."""
+"""A private Airflow for tests, with its own home and database that are deleted at the end. Import before Airflow."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pathlib import Path
 from support.memory_disk import memory_disk
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
-# Its database and logs; each task of a run commits dozens of times.
+# Airflow's database and logs; each task of a run commits dozens of times.
 _ENOUGH = 1 << 30
 SLOW_PACE = {
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "300",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
     "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
 }
-"""Of a deployment whose files do not change, and where nobody counts the tenths of a second."""
+"""Settings for a deployment whose files do not change and whose tests do not depend on tenths of a second."""
 
 
 @functools.cache
 def private_home() -> Path:
-    """Point Airflow at a new folder, once a process, and return it.
+    """Point Airflow at a new folder, once per process, and return it.
 
-    A worker of pytest-xdist inherits the environment of a process that may have a home of its own: two that share a
-    database would meet in it.
+    A worker of pytest-xdist inherits the environment of a process that may already have a home. Two processes with one
+    home would share a database and disturb each other.
     """
     if "airflow" in sys.modules:
         raise RuntimeError("airflow was imported before its test home was set")
@@ -41,7 +41,9 @@ def private_home() -> Path:
 
 @functools.cache
 def migrated_home() -> Path:
-    """The private home with a metadata database, made once a process: to look at one that is there costs a second."""
+    """The private home with a metadata database, made once per process because even checking an existing one takes a
+    second.
+    """
     home = private_home()
     from airflow.utils.db import initdb
 

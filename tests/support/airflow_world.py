@@ -1,4 +1,4 @@
-"""A real Airflow over four replications, for tests that ask it through its public API; nothing in it finds Spark."""
+"""A real Airflow over four replications, for tests that use its public API; its tasks find no Spark."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ DAGS = ("orders", "orders.maintain", "shop", "demo", "demo.audit", "demo.backfil
 _PATIENCE_S = 300.0
 DAY = timedelta(days=1)
 FIRST_DAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - 4 * DAY
-"""Of the two whose changes `demo` holds; Airflow makes runs of days that have passed."""
+"""The first of the two days on which `demo` has changes; Airflow creates runs for past days."""
 
 
 @dataclass(frozen=True)
 class World:
     """A running Airflow over four replications whose tasks find no Spark.
 
-    `orders` has a live source and an empty lake; `demo` has no source any more, a lake, and a target that equals it;
-    `shop` has neither source nor lake: an apply broke off, and relay files are left; the windows of `stock` are told by
-    a script. `heard`: the metrics that Airflow sent by StatsD.
+    `orders` has a live source and an empty lake. `demo` has no source any more, but a lake and a target that equals it.
+    `shop` has neither source nor lake: an apply was interrupted, and its relay files exist. A script supplies the
+    results of the windows of `stock`. `heard` holds the metrics that Airflow sent by StatsD.
     """
 
     airflow: Airflow
@@ -60,10 +60,10 @@ class World:
     stock_run: str
 
     def until(self, what: str, found: Callable[[], Any]) -> Any:
-        """The first true answer of `found`; fails after _PATIENCE_S."""
+        """Return the first true answer of `found`; fail after _PATIENCE_S."""
         end = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end:
-            # An API server that loads its parts answers later.
+            # While the API server still loads its parts, requests may time out.
             with contextlib.suppress(httpx.TimeoutException):
                 if answer := found():
                     return answer
@@ -71,7 +71,7 @@ class World:
         raise AssertionError(f"not within {_PATIENCE_S:.0f} s: {what}")
 
     def until_task(self, dag_id: str, run_id: str, task_id: str, state: str) -> dict[str, Any]:
-        """Return the task when it is in `state`."""
+        """Wait until the task is in `state`, and return it."""
 
         def reached() -> dict[str, Any] | None:
             task = self.client.task(dag_id, run_id, task_id)
@@ -80,7 +80,7 @@ class World:
         return dict(self.until(f"{dag_id} {task_id} {state}", reached))
 
     def until_ended(self, dag_id: str, run_id: str) -> dict[str, Any]:
-        """Return the run when it has ended."""
+        """Wait until the run has ended, and return it."""
 
         def ended() -> dict[str, Any] | None:
             run = self.client.run(dag_id, run_id)
@@ -88,8 +88,8 @@ class World:
 
         return dict(self.until(f"{dag_id} ends", ended))
 
-    def written(self) -> list[str]:
-        """What Airflow's tasks said to the target since the last look, but for what only looks."""
+    def target_writes(self) -> list[str]:
+        """The statements that Airflow's tasks sent to the target since the last call, except those that only read."""
         said = rows(self.server, "SELECT argument FROM mysql.general_log WHERE user_host LIKE 'binlake[%%'"
                                  " AND command_type = 'Query'")  # fmt: skip
         execute(self.server, "TRUNCATE mysql.general_log")
@@ -97,23 +97,23 @@ class World:
         words = ((text.split()[0].upper(), text) for (argument,) in said if (text := _text(argument)))
         return [text for word, text in words if word not in ("SELECT", "SET", "SHOW", "START", "COMMIT", "ROLLBACK")]
 
-    def told(self) -> list[dict[str, Any]]:
-        """What the notifier of failures heard."""
+    def failures(self) -> list[dict[str, Any]]:
+        """The messages that the failure notifier received."""
         path = self.folder / "told"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def lineage(self, job: str, kind: str = "COMPLETE") -> tuple[set[str], dict[str, dict[str, Any]]]:
-        """What the newest event `kind` of the task `job` (dag.task) told: names it read, facets of what it wrote."""
+        """The newest event `kind` of the task `job` (dag.task): names of its inputs, facets of its outputs by name."""
 
-        def told() -> list[dict[str, Any]]:
+        def list_events() -> list[dict[str, Any]]:
             path = self.folder / "home" / "lineage.jsonl"
             text = path.read_text() if path.exists() else ""
-            # The last line may be half written.
+            # The last line may be incomplete.
             events = [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
             return [one for one in events if (one["job"]["name"], one["eventType"]) == (job, kind)]
 
-        # A run may have ended before the event of its last task is there.
-        event = self.until(f"lineage of {job}", told)[-1]
+        # A run may end before the event of its last task is written.
+        event = self.until(f"lineage of {job}", list_events)[-1]
         return {one["name"] for one in event["inputs"]}, {one["name"]: one["facets"] for one in event["outputs"]}
 
     @property
@@ -124,7 +124,7 @@ class World:
 
 @contextlib.contextmanager
 def airflow_world(folder: Path, mariadb: MariaDb, database: str) -> Iterator[World]:
-    """All of it, and nothing of it afterwards. `database`: Airflow's, empty, as SQLAlchemy names it."""
+    """Start everything, and remove it at the end. `database`: Airflow's empty one, as an SQLAlchemy URL."""
     mariadb.wipe()
     execute(mariadb, f"CREATE OR REPLACE USER binlake IDENTIFIED BY '{PASSWORD}'", "GRANT ALL ON *.* TO binlake")
     execute(mariadb, "SET GLOBAL log_output = 'TABLE'", "TRUNCATE mysql.general_log", "SET GLOBAL general_log = 1")
@@ -135,7 +135,7 @@ def airflow_world(folder: Path, mariadb: MariaDb, database: str) -> Iterator[Wor
         "BINLAKE_TEST_TARGET_PASSWORD": PASSWORD,
         "BINLAKE_TEST_TOKEN": TOKEN,
         "BINLAKE_TEST_TOLD": str(folder / "told"),
-        # The notifier is one of the tests' own.
+        # The notifier is defined in the tests' own package.
         "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,guest:viewer",
@@ -143,7 +143,7 @@ def airflow_world(folder: Path, mariadb: MariaDb, database: str) -> Iterator[Wor
         **SLOW_PACE,
         "AIRFLOW_CONN_SCRIPTED": json.dumps({"conn_type": "spark", "host": "local[1]"}),
         **spark,
-        # Before this environment's own spark-submit.
+        # Must come before this environment's own spark-submit.
         "PATH": os.pathsep.join([spark["PATH"], str(Path(sys.executable).parent)]),
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(lineage),
         "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "60",
@@ -166,8 +166,8 @@ timeout-s = 2"""
                 for dag_id in DAGS:
                     client.wait_for_dag(dag_id, _PATIENCE_S)
                     client.set_paused(dag_id, dag_id == "demo")
-                # It goes on beside what the first tests wait for.
-                script(folder / "spark", _told_window())
+                # This run continues while the first tests wait for other things.
+                script(folder / "spark", _script_window())
                 yield World(airflow, client, source, lake, mariadb, folder, heard, client.trigger("stock"))
                 client.close()
     finally:
@@ -180,7 +180,7 @@ def _text(argument: str | bytes) -> str:
 
 
 def _break_off(folder: Path, server: MariaDb) -> None:
-    """The window of `shop` is on the target by half: consistent = false, and nobody there to go on."""
+    """Leave the window of `shop` half applied on the target (consistent = false), with no process to resume it."""
     execute(server, "CREATE DATABASE app", "CREATE TABLE app.t (id BIGINT PRIMARY KEY, v VARCHAR(20))")
     own = load_replication(folder / "replications" / "shop.toml", secrets=False)
     target = target_of(server, mode="parallel", worker_count=1)
@@ -196,18 +196,20 @@ def _break_off(folder: Path, server: MariaDb) -> None:
 
 
 def checkpoint(server: MariaDb) -> str:
-    """Of the cluster of `orders` and `shop`."""
+    """The checkpoint of the cluster of `orders` and `shop`."""
     [(found,)] = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint WHERE clusterID <> 7")
     return str(found)
 
 
 def turn_checkpoint(server: MariaDb, told: str) -> None:
-    """Write it by hand."""
+    """Overwrite that checkpoint by hand."""
     execute(server, f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{told}' WHERE clusterID <> 7")
 
 
 def _past(root: Path, target: MariaDb) -> TinyLake:
-    """Ten rows of one table, two changes each; those of the first five on the first day, the others on the second."""
+    """Ten rows of one table with two changes each: the first five rows change on the first day, the others on the
+    second.
+    """
     ticks = [counter(int((FIRST_DAY + n * DAY).timestamp() * 1000) + 1) for n in range(3)]
     workload = Workload(clock=lambda: ticks[0]())
     lake = TinyLake(root, workload, {"target": target_config(target)})
@@ -225,8 +227,8 @@ def _past(root: Path, target: MariaDb) -> TinyLake:
     return lake
 
 
-def _told_window() -> dict[str, list[dict[str, Any]]]:
-    """A window that changed two tables."""
+def _script_window() -> dict[str, list[dict[str, Any]]]:
+    """A script for a window that changed two tables."""
     stages = ("plan", "land", "merge", "compact", "convert", "finalize")
     told = [one for name in stages for one in answer(name, LO, HI, "ready" if name == "plan" else "done")["results"]]
     told[stages.index("compact")]["detail"] = {"changed": [["shop", "item"], ["shop", "line"]]}
@@ -241,7 +243,7 @@ def _told_window() -> dict[str, list[dict[str, Any]]]:
 
 @contextlib.contextmanager
 def _statsd() -> Iterator[tuple[dict[str, str], list[str]]]:
-    """A StatsD server of a few lines: the settings that lead Airflow to it, and what it hears."""
+    """A minimal StatsD server: the settings that make Airflow use it, and the metrics it receives."""
     heard: list[str] = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind((HOST, 0))

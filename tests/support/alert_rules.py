@@ -1,4 +1,4 @@
-"""The shipped alert rules: which series they ask for, and which series statsd_exporter makes of a StatsD name."""
+"""The shipped alert rules: which series they select, and which series statsd_exporter makes of a StatsD name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rules(group: str) -> dict[str, str]:
 
 
 def unanswered(group: str, shown: Iterable[Series]) -> dict[str, list[Series]]:
-    """The series that each alert of `group` selects and that are not among `shown`; only alerts that miss some."""
+    """By alert of `group`, the series that it selects and that `shown` lacks; alerts that lack none are left out."""
     known = list(shown)
     asked = {alert: _selected(expression) for alert, expression in rules(group).items()}
     assert asked
@@ -53,7 +53,7 @@ def _is_among(wanted: Series, shown: Iterable[Series]) -> bool:
 
 
 def _selected(expression: str) -> set[Series]:
-    # What is in brackets behind a metric is a time, what is in quotes a value.
+    # Brackets after a metric hold a duration; quotes hold label values.
     text = re.sub(r"\[\w+\]", "", _GROUPING.sub("", expression))
     outside = [(name, labels or "") for name, labels in _SELECTOR.findall(text) if name not in _WORDS]
     return {(name, frozenset(part.strip() for part in labels.split(",") if part)) for name, labels in outside}

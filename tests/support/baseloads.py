@@ -12,12 +12,12 @@ from binlake.target.base import load as loading
 from binlake.target.base.load import Base, BaseTask
 
 BASE = 463_267_587_686_400_000
-"""When the dumps were taken."""
+"""The commit_ts of the dumps."""
 CLUSTER = 77
 
 
 def replication(server: MariaDb, **more: Any) -> Replication:
-    """One whose target is `server`."""
+    """A replication whose target is `server`."""
     target = {"db-type": "mysql" if server.name == "mysql" else "mariadb", "host": server.host, "port": server.port,
               "user": server.user, "worker-count": 3}  # fmt: skip
     values = {"name": "restored", "source": {"pd-urls": ["http://127.0.0.1:1"]}, "lake": {"path": "/nowhere"}}
@@ -25,5 +25,5 @@ def replication(server: MariaDb, **more: Any) -> Replication:
 
 
 def load_base(replication: Replication, base: Base, cluster_id: int, **more: Any) -> ApplyResult:
-    """Load for a replication, into its own target."""
+    """Load `base` into the target of a replication."""
     return loading.load_base(replication.sql_target(), BaseTask.of(replication, cluster_id), base, **more)

@@ -1,4 +1,4 @@
-"""Events of a binary log made by hand: what a test needs and no server writes on request."""
+"""Hand-made events of a binary log: forms that tests need and that no server writes on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START = Position("binlog.000001", 4)
 
 
 class Log:
-    """Makes events, each behind the one before it; with `checksums` they have CRC32s."""
+    """Makes consecutive events of one log; with `checksums` they carry CRC32s."""
 
     def __init__(self, *, checksums: bool = True, offset: int = 4) -> None:
         self._checksums = checksums
@@ -32,7 +32,7 @@ class Log:
         return head + body + (struct.pack("<I", zlib.crc32(head + body)) if self._checksums else b"")
 
     def description(self, algorithm: int | None = None) -> bytes:
-        """FORMAT_DESCRIPTION: tells whether the events behind it have checksums; it has one in any case."""
+        """FORMAT_DESCRIPTION: says whether the following events carry checksums; it always carries one itself."""
         body = struct.pack("<H50sIB", 4, b"8.4.0", 0, HEADER_BYTES) + bytes(40)
         body += bytes([int(self._checksums) if algorithm is None else algorithm])
         size = HEADER_BYTES + len(body) + 4
@@ -41,13 +41,13 @@ class Log:
         return head + body + struct.pack("<I", zlib.crc32(head + body))
 
     def gtid(self, number: int | None = None, *, anonymous: bool = False) -> bytes:
-        """MySQL's GTID event; numbers rise by themselves."""
+        """MySQL's GTID event; its numbers count up automatically."""
         self._number = self._number + 1 if number is None else number
         kind = EventType.ANONYMOUS_GTID if anonymous else EventType.GTID
         return self.event(kind, struct.pack("<B16sq", 1, UUID_1.bytes, self._number))
 
     def mariadb_gtid(self, number: int, *, flags: int = 0, more: bytes = bytes(6), domain: int = 0) -> bytes:
-        """MariaDB's."""
+        """MariaDB's GTID event."""
         return self.event(EventType.MARIADB_GTID, struct.pack("<QIB", number, domain, flags) + more)
 
     def query(self, text: str, db: str = "d", status: bytes = b"") -> bytes:
@@ -61,7 +61,7 @@ class Log:
         return self.event(EventType.TABLE_MAP, table_id.to_bytes(6, "little") + bytes(2) + names + b"\1\3\0\1")
 
     def insert(self, value: int, table_id: int = 7) -> bytes:
-        """WRITE_ROWS of that table with one row."""
+        """WRITE_ROWS with one row for that table."""
         body = table_id.to_bytes(6, "little") + b"\1\0\2\0\1\1" + b"\0" + struct.pack("<i", value)
         return self.event(EventType.WRITE_ROWS, body)
 
@@ -70,12 +70,12 @@ class Log:
         return self.event(EventType.XID, bytes(8))
 
     def inserted(self, value: int) -> list[bytes]:
-        """A transaction that inserts one row."""
+        """A whole transaction that inserts one row."""
         return [self.gtid(), self.query("BEGIN"), self.table(), self.insert(value), self.xid()]
 
 
 def reader_of(flavor: Flavor = Flavor.MYSQL, start: Position = START, **options: object) -> TransactionReader:
-    """A reader that knows of no transaction prepared before its start."""
+    """A reader that assumes no transaction was prepared before its start."""
 
     def none_prepared(*_: object) -> tuple[()]:
         raise AssertionError("a prepared transaction is asked for")

@@ -1,4 +1,4 @@
-"""Canal-JSON decoded as its public page says: a message as a change whose values are canonical texts again."""
+"""Decode Canal-JSON as its public page describes: from a message back to a change with canonical texts as values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from binlake.rows.schema import mysqltypes as t
 
 @dataclass(frozen=True)
 class CanalChange:
-    """A row change: `type` as in the message; `data` the row that it leaves, or takes away; `old`: before an update."""
+    """A row change: `type` as in the message; `data`: the row after the change, or the deleted row; `old`: the row
+    before an update.
+    """
 
     type: str
     name: tuple[str, str]
@@ -25,7 +27,7 @@ class CanalChange:
 
 
 def decode_canal(value: bytes, columns: Mapping[str, ColumnInfo]) -> CanalChange:
-    """The change that a message tells of; `columns`: those of its table, for what the message says by numbers."""
+    """Decode a message; `columns` are its table's columns, needed for values that the message encodes as numbers."""
     message = json.loads(value)
     assert message["isDdl"] is False
     assert len(message["data"]) == 1

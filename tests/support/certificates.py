@@ -15,7 +15,7 @@ from binlake.rpc import Tls
 
 
 def certificate(folder: Path) -> Tls:
-    """A certificate that is its own authority, for 127.0.0.1."""
+    """A self-signed certificate for 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "binlake")])
     now = datetime.datetime.now(datetime.UTC)
@@ -34,7 +34,7 @@ def certificate(folder: Path) -> Tls:
 
 
 class Authority:
-    """A certificate authority in a folder."""
+    """A certificate authority whose files are in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class Authority:
         return builder.sign(self.key, hashes.SHA256())
 
     def tls(self, name: str, *allowed_cn: str) -> Tls:
-        """Files of a certificate for `name`."""
+        """The files of a certificate for `name`."""
         key = ec.generate_private_key(ec.SECP256R1())
         cert, private = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         cert.write_bytes(self._sign(name, key).public_bytes(serialization.Encoding.PEM))

@@ -1,7 +1,7 @@
-"""Drawn row changes as rows of `mutation`, with what the pure reference makes of them.
+"""Random row changes as rows of `mutation`, with the net changes that the pure reference computes from them.
 
-Two tables over three segments whose identities differ; keys move, repeat and have several columns; texts are those that
-break JSON; images lack columns that came later. Histories are not those that a table goes through unless asked for.
+Two tables span three segments with different identities. Keys move, repeat, and have several columns; texts are those
+that break JSON; images lack columns that were added later. By default, the histories need not be valid for a table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEYS = (
     Identity("primary", ("b",)),
 )
 FILLED: Mapping[str, str | None] = {"a": None, "b": 'B"', "c": "C"}
-"""What a row lacks that is older than its column; an image always has `a`."""
+"""The values that fill columns which an older row image lacks; every image has `a`."""
 
 Row = dict[str, str | None]
 Comparable = tuple[Any, ...]
@@ -37,7 +37,7 @@ Comparable = tuple[Any, ...]
 
 @dataclass
 class Drawn:
-    """Row changes of `d.t0`, `d.t1`, ... in the order of the log, and the identity of each table by segment."""
+    """Row changes of `d.t0`, `d.t1`, ... in log order, and the identity of each table by segment."""
 
     random: Random
     tables: int = 2
@@ -49,7 +49,8 @@ class Drawn:
     def __post_init__(self) -> None:
         for n in range(self.tables):
             drawn = [self.random.choice(KEYS) for _ in range(len(STARTS) + 1)]
-            # Rows that one identity tells apart need not be told apart by the next one.
+            # Rows that are distinct under one identity may be equal under the next, so legal histories use one
+            # identity.
             self.identities[f"t{n}"] = drawn[:1] * len(drawn) if self.legal else drawn
         held: dict[str, list[Row]] = {name: [] for name in self.identities}
         for step in range(self.events):
@@ -78,7 +79,7 @@ class Drawn:
         return row
 
     def _older(self, row: Row | None) -> Row | None:
-        """The image, sometimes without columns that hold what they are filled with, and in another order."""
+        """The image, sometimes reordered, and sometimes without columns that hold their fill value."""
         if row is None:
             return None
         kept = [name for name in row if row[name] != FILLED[name] or name == "a" or self.random.random() < 0.3]
@@ -102,7 +103,7 @@ class Drawn:
         ]
 
     def rows(self) -> pa.Table:
-        """As rows of `mutation`, in any order and in several chunks."""
+        """The changes as rows of `mutation`, sometimes shuffled, and in several chunks."""
         shuffled = list(self.found)
         if self.random.random() < 0.5:
             self.random.shuffle(shuffled)
@@ -110,7 +111,7 @@ class Drawn:
         return pa.concat_tables([mutation_rows(shuffled[:cut]), mutation_rows(shuffled[cut:])])
 
     def expected(self, strict: Sequence[Cell] = ()) -> set[Comparable]:
-        """What the reference makes of them, for `comparable` rows. Raises SchemaError."""
+        """The net changes that the reference computes, in the form of `comparable`. Raises SchemaError."""
         wanted = set()
         for cell in self.cells():
             own = [e for name, e in self.found if name == cell.table and cell.since <= e.commit_ts < cell.until]
@@ -123,7 +124,7 @@ class Drawn:
 
 
 def mutation_rows(events: Iterable[tuple[str, RowEvent]]) -> pa.Table:
-    """`events` (table, change) as rows of `mutation`; `key` is not what the net change is made of."""
+    """`events` (table, change) as rows of `mutation`; `key` is a dummy because net changes do not use it."""
     rows = [
         {
             "commit_ts": e.commit_ts, "start_ts": e.start_ts, "seq": e.seq, "commit_date": date(2026, 1, 1),
@@ -143,15 +144,15 @@ PLAIN = ("segment", "db", "table", "key", "identity", "op", "copies", "first_com
 
 
 def comparable(change: Mapping[str, Any]) -> Comparable:
-    """A net change as a value; the entries of an image have no order."""
+    """A net change as a hashable value; the entries of an image have no order."""
     images = [
         None if change[name] is None else tuple(sorted(dict(change[name]).items())) for name in ("before", "after")
     ]
     return (*(change[name] for name in PLAIN), *images)
 
 
-def compared(found: pa.Table) -> set[Comparable]:
-    """The rows of a table of net changes. Raises ValueError when two are one."""
+def comparable_rows(found: pa.Table) -> set[Comparable]:
+    """A table of net changes as a set of values. Raises ValueError when a change occurs twice."""
     got = [comparable(row) for row in found.to_pylist()]
     if len(set(got)) != len(got):
         raise ValueError("a net change is there twice")

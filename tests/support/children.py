@@ -1,7 +1,7 @@
-"""Work in a process of its own that a test can kill or stop: it begins with one thread and none of the test's locks.
+"""Work in a child process that a test can kill or stop; it starts with one thread and with none of the test's locks.
 
-Python's fork server, which has imported the modules and runs no other thread, forks it. A fork of the test process
-would begin with every lock that another thread held at that moment, and could wait for one for ever.
+Python's fork server, which has imported the modules and runs no other thread, forks the child. A fork of the test
+process would inherit every lock that another thread held at that moment, and could wait for one forever.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _DONE, _REFUSED, _FAILED = 0, 1, 3
 
 
 def start_child(work: Callable[..., object], *arguments: object) -> int:
-    """Call `work`, a function of a module that others can import; the child's pid.
+    """Call `work`, an importable module-level function, in a child; return the child's pid.
 
-    It exits with 0, with 1 after a BinlakeError, else with 3.
+    The child exits with 0, with 1 after a BinlakeError, else with 3.
     """
     if "deploy.mutation.plugin" in sys.modules:
-        # What is changed is changed in this process alone, which is a fork itself.
+        # The child is a fork itself, so these changes stay within it.
         return _fork(work, *arguments)
     _SERVER.set_forkserver_preload(_MODULES)
     with mock.patch.dict(os.environ, {**ONE_THREAD, "PYTHONPATH": os.pathsep.join(sys.path)}):
@@ -44,8 +44,8 @@ def start_child(work: Callable[..., object], *arguments: object) -> int:
     return child.pid
 
 
-def ended(pid: int) -> int:
-    """Wait for a child: its exit code, or minus the signal that ended it."""
+def wait_for_exit(pid: int) -> int:
+    """Wait for a child to end; return its exit code, or minus the number of the signal that ended it."""
     child = _children.pop(pid, None)
     if child is None:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -55,23 +55,23 @@ def ended(pid: int) -> int:
 
 
 def end_children() -> None:
-    """Kill what a failed test left, stopped processes too."""
+    """Kill the children that a failed test left running or stopped."""
     for pid in list(_children):
         os.kill(pid, signal.SIGKILL)
-        ended(pid)
+        wait_for_exit(pid)
 
 
 def _fork(work: Callable[..., object], *arguments: object) -> int:
     pid = os.fork()
     if not pid:
-        # Garbage of native libraries (a gRPC channel) waits for threads that only the parent has.
+        # Finalizers of native libraries (a gRPC channel) would wait for threads that only the parent has.
         gc.freeze()
         _call(work, *arguments)
     return pid
 
 
 def _call(work: Callable[..., object], *arguments: object) -> None:
-    """It never returns: threads that a stopped run left are not waited for."""
+    """Never returns: the child exits without waiting for threads that an interrupted run left."""
     code = _FAILED
     try:
         work(*arguments)

@@ -1,4 +1,6 @@
-"""CSV as TiCDC's page says, taken apart by a pattern: NULL told from text, rows as canonical texts again."""
+"""Parse CSV as TiCDC's page describes it, with a regular expression: NULL differs from text, values become
+canonical.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ _VALUE = re.compile(r'(?:"((?:[^"]|"")*)"|([^,"\r\n]*))(,|\r\n|$)')
 
 
 def split_csv(text: str) -> Iterator[list[str | None]]:
-    """The values of each line, of the default form."""
+    """The values of each line, for the default CSV settings."""
     at, line = 0, []
     while at <= len(text):
         match = _VALUE.match(text, at)
@@ -31,7 +33,7 @@ def split_csv(text: str) -> Iterator[list[str | None]]:
 
 
 def canonical_text(column: ColumnInfo, text: str | None, binary: str = "base64") -> str | None:
-    """The value as `mutation` has it."""
+    """The value in the form that `mutation` stores."""
     if text is None:
         return None
     if column.tp == t.BIT:

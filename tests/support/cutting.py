@@ -1,6 +1,7 @@
-"""A TCP proxy that cuts a connection at a COMMIT: before the server gets it, or before the client gets the answer.
+"""A TCP proxy that cuts a connection at a COMMIT, either before the server receives it or before the client gets the
+answer.
 
-It reads what it carries: the server must not offer TLS.
+It parses the traffic, so the server must not offer TLS.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ _COMMIT = b"\x03COMMIT"
 
 
 class CuttingProxy:
-    """Forwards to (host, port) from `port`; the `at`-th COMMIT (from 1, over all connections) is the last it carries.
+    """Forwards `port` to (host, port) and cuts at the `at`-th COMMIT (counted from 1 over all connections).
 
-    `lose` "request": the server never sees it; "answer": the server commits, the client does not learn it.
-    `delay_s`: seconds each packet of a client waits. `requests` counts the clients' packets.
+    `lose` "request": the server never receives the COMMIT; "answer": the server commits, but the client does not learn
+    it. `delay_s`: seconds by which each client packet is delayed. `requests` counts the clients' packets.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class CuttingProxy:
 
     def __exit__(self, *_: object) -> None:
         self._ended = True
-        # Wakes accept().
+        # Wakes up accept().
         socket.create_connection(("127.0.0.1", self.port)).close()
         for thread in self._threads:
             thread.join(timeout=10)
@@ -63,7 +64,7 @@ class CuttingProxy:
     def _carry(self, client: socket.socket) -> None:
         with client, socket.create_connection(self._server) as server:
             ends = {end.fileno(): end for end in (client, server)}
-            # Unlike select it takes descriptors above 1,023, which a process of many tests may have.
+            # Unlike select, poll accepts descriptors above 1,023, which a process with many tests may have.
             waiting = select.poll()
             for number in ends:
                 waiting.register(number, select.POLLIN)
@@ -79,7 +80,7 @@ class CuttingProxy:
                         return
 
     def _forward(self, data: bytes, server: socket.socket) -> bool:
-        """False: the connection is cut here."""
+        """Forward one packet; return False after cutting the connection."""
         self.requests += 1
         event, seconds = self._delay
         event.wait(seconds)
@@ -89,7 +90,7 @@ class CuttingProxy:
         if cut:
             self.cuts += 1
         if cut and self._lose == "answer":
-            # The answer has come: it is committed.
+            # The answer arrived, so the server has committed.
             server.recv(1 << 16)
         return not cut
 

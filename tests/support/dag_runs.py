@@ -1,4 +1,4 @@
-"""Runs of the DAGs with scripted jobs: what the jobs answer, and what became of the run."""
+"""Runs of the DAGs with scripted jobs: the answers of the jobs, and the outcome of the run."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ def failure(kind: str, name: str, message: str = "no") -> dict[str, Any]:
 
 
 def good_window() -> dict[str, list[dict[str, Any]]]:
-    """Land lowers hi, compact takes what an earlier window left: every stage must work on the right ones."""
+    """A window in which land lowers hi and compact takes a remaining older window, so each stage must use the right
+    bounds.
+    """
     sink = {name: [answer(name, BEHIND, LOWERED)] for name in ("compact", "convert", "finalize")}
     lake = {name: [answer(name, LO, LOWERED)] for name in ("land", "merge", "mirror")}
     return {"plan": [answer("plan", LO, HI, "ready")], **lake, **sink}
 
 
 FEED = 'name = "{}"\nsink-uri = "kafka://k:9092/t?protocol=avro"\nschema-registry = "http://r:8081"'
-"""A section of a feed."""
+"""The configuration section of a feed."""
 
 
 def window_of_feeds(*feeds: str, **more: Any) -> dict[str, list[dict[str, Any]]]:
-    """A good window with the stages of `feeds`, too."""
+    """A good window that also has the stages of `feeds`."""
     own = {
         f"{stage}-{feed}": [answer(stage, LO, LOWERED, detail={"feed": feed, **more})]
         for feed in feeds
@@ -43,7 +45,7 @@ BLOCKED = answer("plan", LO, LO, "blocked", blocked_by="pump-2", detail={"reason
 
 
 class Run:
-    """A finished run of a DAG, and the calls of its scripted jobs."""
+    """A finished run of a DAG, and the calls that its scripted jobs received."""
 
     def __init__(self, dag_run: Any, calls: list[dict[str, Any]]) -> None:
         self.state = str(dag_run.state)
@@ -70,7 +72,10 @@ class Run:
 
     @property
     def note(self) -> str | None:
-        """The run's note: a test run ends before its session commits what the listener wrote, so it is called again."""
+        """The run's note.
+
+        A test run ends before its session commits what the listener wrote, so this calls the listener again.
+        """
         from airflow.models.dagrun import DagRun
         from airflow.utils.session import create_session
         from sqlalchemy import select

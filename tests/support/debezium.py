@@ -1,4 +1,4 @@
-"""Debezium's JSON decoded by its schema block alone, as a Kafka Connect sink does: values of Python."""
+"""Decode Debezium's JSON from its schema block alone, as a Kafka Connect sink does, to Python values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LIMITS = {"int16": 1 << 15, "int32": 1 << 31, "int64": 1 << 63}
 
 
 def decode_debezium(message: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(schema, payload), the payload checked and converted by the schema."""
+    """Return (schema, payload), with the payload checked against the schema and converted by it."""
     whole = json.loads(message)
     return whole["schema"], _struct(whole["schema"], whole["payload"])
 

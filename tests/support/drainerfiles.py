@@ -1,7 +1,7 @@
-"""Binlog files as the original drainer writes them, made by hand: bytes from the reference, nothing of the code under
-test but the names of types.
+"""Hand-made binlog files in the form of the original drainer: bytes follow the reference and use no code under test
+except the names of types.
 
-Values come from a capture's decoded.jsonl, which TiDB's own codec gave; types from its DDL jobs.
+Values come from a capture's decoded.jsonl, which TiDB's own codec produced; types come from its DDL jobs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KINDS = {"I": 0, "U": 1, "D": 2}
 
 
 def uvarint(value: int) -> bytes:
-    """Seven bits a byte, least first."""
+    """Encode 7 bits per byte, least significant group first."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -48,7 +48,7 @@ def uvarint(value: int) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Zig-zag."""
+    """Encode as a zig-zag varint."""
     return uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
@@ -65,12 +65,12 @@ def record(payload: bytes) -> bytes:
 
 
 def compact(value: bytes) -> bytes:
-    """The datum of a string."""
+    """The compact-bytes datum of a string."""
     return b"\x02" + varint(len(value)) + value
 
 
 def real(value: float) -> bytes:
-    """The datum of a FLOAT or DOUBLE: comparable bytes."""
+    """The datum of a FLOAT or DOUBLE: memory-comparable bytes."""
     (bits,) = struct.unpack(">Q", struct.pack(">d", value))
     return b"\x05" + struct.pack(">Q", ~bits & (1 << 64) - 1 if bits >> 63 else bits | 1 << 63)
 
@@ -116,13 +116,13 @@ def event_bytes(db: str, table: str, op: str, columns: Iterable[bytes]) -> bytes
 
 
 def transaction_bytes(commit_ts: int, events: Iterable[bytes]) -> bytes:
-    """A Binlog message of rows."""
+    """A Binlog message of row events."""
     data = b"".join(field(1, event) for event in events)
     return field(1, 0) + field(2, commit_ts) + field(3, data)
 
 
 def ddl_bytes(commit_ts: int, db: str, query: str) -> bytes:
-    """A Binlog message of a DDL: with the database in front, but for CREATE DATABASE."""
+    """A Binlog message of a DDL; a USE of the database precedes it, except for CREATE DATABASE."""
     made = query.upper().startswith(("CREATE DATABASE", "CREATE SCHEMA"))
     quoted = db.replace("`", "``")
     text = f"{query};" if made else f"use `{quoted}`; {query};"
@@ -131,14 +131,14 @@ def ddl_bytes(commit_ts: int, db: str, query: str) -> bytes:
 
 @dataclass(frozen=True)
 class Written:
-    """A payload of a file and its place."""
+    """A record's payload and its commit_ts."""
 
     commit_ts: int
     payload: bytes
 
 
 def write_files(folder: Path, payloads: Sequence[Written], most: int = 1 << 20) -> list[Path]:
-    """Files of `most` bytes or a little more, each ending behind a record."""
+    """Write files of about `most` bytes; each ends with a whole record."""
     paths: list[Path] = []
     content = bytearray()
     for number, one in enumerate(payloads, 1):
@@ -152,7 +152,7 @@ def write_files(folder: Path, payloads: Sequence[Written], most: int = 1 << 20) 
 
 
 def payloads_of(capture: Capture, without: str = "mysql") -> list[Written]:
-    """All that a drainer writes of a capture, in commit order; without the database `without`."""
+    """All payloads that a drainer writes for a capture, in commit order, except those of the database `without`."""
     from deploy.local.commitlog import read_log
 
     log = read_log(capture)
@@ -186,14 +186,14 @@ def _event(row: Json, infos: _Infos) -> bytes:
 
 
 class _Infos:
-    """TableInfos by table and place in the files: a drainer knows the newest alone, whatever a row was made with."""
+    """TableInfos by table and commit_ts: a drainer uses the newest one, whichever definition a row was written with."""
 
     def __init__(self, capture: Capture, places: Mapping[int, int]) -> None:
         self._gone: dict[int, int] = {}
         self._known: dict[int, list[tuple[int, list[Json]]]] = {}
         for job in capture.jobs():
             if job["type"] in (4, 11):
-                # A transaction that began before a DROP or TRUNCATE may commit behind it: a drainer leaves it out.
+                # A transaction that began before a DROP or TRUNCATE may commit after it; a drainer omits its rows.
                 self._gone[job["table_id"]] = places[job["id"]]
             for info in _infos_of(job.get("binlog") or {}):
                 partitions = (info.get("partition") or {}).get("definitions") or ()
@@ -202,12 +202,12 @@ class _Infos:
                     known.append((places[job["id"]], [column for column in info["cols"] or () if column["state"] == 5]))
 
     def has(self, table_id: int, commit_ts: int) -> bool:
-        """Whether the table is there at `commit_ts`."""
+        """Whether the table exists at `commit_ts`."""
         gone = self._gone.get(table_id, commit_ts)
         return gone >= commit_ts or any(gone < at <= commit_ts for at, _ in self._known[table_id])
 
     def columns(self, table_id: int, commit_ts: int) -> list[Json]:
-        """Those of the last definition at or before `commit_ts`."""
+        """The columns of the last definition at or before `commit_ts`."""
         known = self._known[table_id]
         found = [columns for at, columns in known if at <= commit_ts]
         return found[-1] if found else known[0][1]
@@ -220,19 +220,21 @@ def _infos_of(binlog: Json) -> Iterator[Json]:
 
 
 def column_of(name: str, tp: int, *, flag: int = 0, charset: str = "utf8mb4", elems: Sequence[str] = ()) -> Json:
-    """A column as a TableInfo has it."""
+    """A column in the form of a TableInfo."""
     return {"name": {"O": name}, "type": {"Tp": tp, "Flag": flag, "Charset": charset, "Elems": list(elems)}}
 
 
 @dataclass
 class Story:
-    """Made-up transactions and DDL of the tables app.t(id, v) and app.log(line), which has no key; ts count up."""
+    """Made-up transactions and DDL of the tables app.t(id, v) and app.log(line), which has no key; commit_ts count
+    up.
+    """
 
     ts: int = 1000
     written: list[Written] = dataclass_field(default_factory=list)
 
     def put(self, *rows: tuple[int, str, str | None]) -> Story:
-        """INSERT (old value empty), UPDATE or DELETE (new value None) of app.t, one transaction."""
+        """One transaction on app.t: INSERT (empty old value), UPDATE, or DELETE (new value None)."""
         return self._add(*(self._row(*row) for row in rows))
 
     def log(self, *lines: str) -> Story:
@@ -240,17 +242,17 @@ class Story:
         return self._add(*(event_bytes("app", "log", "I", [column_bytes(_LINE, line)]) for line in lines))
 
     def unlog(self, line: str) -> Story:
-        """DELETE of one of the equal rows."""
+        """DELETE one of several equal rows of app.log."""
         return self._add(event_bytes("app", "log", "D", [column_bytes(_LINE, line)]))
 
     def ddl(self, query: str, db: str = "app") -> Story:
-        """A DDL."""
+        """Add a DDL statement."""
         self.ts += 10
         self.written.append(Written(self.ts, ddl_bytes(self.ts, db, query)))
         return self
 
     def together(self) -> Story:
-        """What comes next has the commit_ts of what was last."""
+        """Give the next entry the same commit_ts as the last one."""
         self.ts -= 10
         return self
 

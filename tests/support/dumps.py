@@ -1,4 +1,4 @@
-"""A dump of a server's databases as dumpling or mydumper writes it: schema files, rows, metadata."""
+"""Write a dump of a server's databases in the form of dumpling or mydumper: schema files, rows, metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ESCAPED = {"\\": "\\\\", "'": "\\'", '"': '\\"', "\n": "\\n", "\r": "\\r", "\0"
 
 
 def literal(value: object, mark: str) -> str:
-    """A value as the dump's text: strings between `mark`, bytes as hex."""
+    """A value as a literal of the dump: strings quoted with `mark`, bytes as hex."""
     match value:
         case None:
             return "NULL"
@@ -34,7 +34,7 @@ def literal(value: object, mark: str) -> str:
 def inserts(
     table: str, lines: Sequence[Sequence[object]], *, mark: str = "'", a_statement: int = 3, columns: str = ""
 ) -> str:
-    """INSERT statements of `lines`, some rows each; `columns`: their list, where not all are written."""
+    """INSERT statements of `lines`, several rows each; `columns`: the column list if not all columns are written."""
     found = []
     for start in range(0, len(lines), a_statement):
         part = lines[start : start + a_statement]
@@ -53,7 +53,7 @@ def write_dump(
     compression: str = "",
     rows_a_file: int = 5,
 ) -> Path:
-    """The folder of a dump of `databases`, as of now; its metadata says `commit_ts`."""
+    """Dump `databases` as they are now, and return the folder; its metadata says `commit_ts`."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = '"' if style == "mydumper" else "'"
     for db in databases:
@@ -80,7 +80,7 @@ def write_dump(
 
 
 def _columns(server: MariaDb, db: str, table: str) -> dict[str, str]:
-    """By column that is written, what is selected of it: times as their texts, FLOAT with all of its digits."""
+    """By dumped column, the expression to select: times as their texts, FLOAT with all its digits."""
     found = rows(
         server,
         "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
@@ -98,7 +98,7 @@ def _count_columns(server: MariaDb, db: str, table: str) -> int:
 
 
 def put(path: Path, text: str, compression: str = "") -> None:
-    """Write a file of a dump, compressed as its ending is to say."""
+    """Write a file of a dump, compressed as its extension says."""
     data = text.encode()
     if compression == "gz":
         data = gzip.compress(data)

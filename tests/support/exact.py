@@ -1,15 +1,15 @@
-"""JSON of our own as a browser reads it: which of its numbers it would round (hazards R-46)."""
+"""Check Binlake's own JSON for numbers that a browser would round (hazards R-46)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 EXACT = 1 << 53
-"""The greatest integer below which JavaScript tells every one from the next."""
+"""JavaScript represents every integer up to this one exactly."""
 
 
 def rounded(value: Any, place: str = "$") -> list[str]:
-    """Where in `value` a number stands that is above EXACT: a commit_ts that is no text."""
+    """Paths in `value` of numbers beyond EXACT, such as a commit_ts that is not a string."""
     if isinstance(value, dict):
         return [found for key, inner in value.items() for found in rounded(inner, f"{place}.{key}")]
     if isinstance(value, list | tuple):

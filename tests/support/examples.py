@@ -1,4 +1,6 @@
-"""How many examples are drawn: all that a test asks for, in `make test` a quarter, in `make test-quick` a fifth."""
+"""How many random examples a test runs: all that it asks for, a quarter in `make test`, a fifth in `make
+test-quick`.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,16 @@ _share = 1
 
 
 def draw_share(share: int) -> None:
-    """From now on one of `share` examples; before test modules are imported."""
+    """Run only one of `share` examples from now on; call it before test modules are imported."""
     global _share
     _share = share
 
 
 def examples(asked: int, least: int = 5) -> int:
-    """The share of `asked` that this run has time for; `least` are always drawn."""
+    """The share of `asked` examples that this run has time for, but at least `least`."""
     return max(min(least, asked), asked // _share)
 
 
 def seeds(asked: int) -> list[Any]:
-    """As parameters, the seeds of a test that draws by itself; two are always drawn."""
+    """Parameters of a test with its own random generator: its seeds, at least two."""
     return [pytest.param(seed, marks=pytest.mark.drawn) for seed in range(examples(asked, least=2))]

@@ -1,4 +1,4 @@
-"""A target that fails over: to a copy of itself some transactions old, as a replica or a logical dump would hold it."""
+"""A target that fails over to an older copy of itself, as a lagging replica or a logical dump would be."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _SHADOW = "copy_of_"
 
 @dataclass(frozen=True)
 class TargetCopy:
-    """What `databases` held when `take_copy` was called."""
+    """The databases that existed when `take_copy` was called."""
 
     databases: tuple[str, ...]
 
 
 def take_copy(server: MariaDb, *databases: str) -> TargetCopy:
-    """Keep the tables of `databases` and their rows as they are now: those that are there, committed rows only."""
+    """Copy those of `databases` that exist, with their committed rows."""
     there = tuple(db for db in databases if rows(server, "SHOW DATABASES LIKE %s", (db,)))
     for db in there:
         _copy(server, db, _SHADOW + db)
@@ -25,7 +25,7 @@ def take_copy(server: MariaDb, *databases: str) -> TargetCopy:
 
 
 def fail_over(server: MariaDb, copy: TargetCopy, *databases: str) -> None:
-    """End every session and put the copy in the place of `databases`: each table is made anew."""
+    """End every session and replace `databases` by the copy; each table is created anew."""
     server.end_sessions()
     for db in databases:
         if db in copy.databases:
@@ -35,7 +35,7 @@ def fail_over(server: MariaDb, copy: TargetCopy, *databases: str) -> None:
 
 
 def drop_copies(server: MariaDb) -> None:
-    """Remove what `take_copy` made."""
+    """Drop the databases that `take_copy` made."""
     for (db,) in rows(server, "SHOW DATABASES LIKE %s", (_SHADOW.replace("_", "\\_") + "%",)):
         execute(server, f"DROP DATABASE {db}")
 

@@ -1,7 +1,8 @@
-"""A TiKV with its PD in memory: regions with epochs and leaders, locks, write records, GC, as TiKV 7.5 keeps them.
+"""An in-memory TiKV with its PD: regions with epochs and leaders, locks, write records and GC, as in TiKV 7.5.
 
-The transaction status follows TiKV's `check_txn_status`: an expired lock is rolled back with a record, a missing one
-only when it was asked for, an async commit lock never. Served over grpcio, or over `binlake.rpc` where speed counts.
+The transaction status follows TiKV's `check_txn_status`: it rolls back an expired lock with a record, rolls back a
+missing lock only on request, and never rolls back an async-commit lock. Served over grpcio, or over `binlake.rpc` where
+speed matters.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ROLLBACK = 3
 
 @dataclass
 class Lock:
-    """A lock of `start_ts` that lives `ttl_ms` after it. `primary`: empty = the key itself."""
+    """A lock of `start_ts` that lives for `ttl_ms`. An empty `primary` means that the key is its own primary."""
 
     start_ts: int
     ttl_ms: int = 3000
@@ -36,7 +37,7 @@ class Lock:
 
 @dataclass
 class Write:
-    """A write record; `kind` 0 put, 1 delete, 3 rollback."""
+    """A write record; `kind` 0 is a put, 1 a delete, 3 a rollback."""
 
     start_ts: int
     commit_ts: int
@@ -46,7 +47,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Region:
-    """Raw keys from `start` to before `end`; `store` leads."""
+    """Raw keys from `start` up to, not including, `end`; `store` is the leader."""
 
     id: int
     start: bytes = b""
@@ -69,9 +70,9 @@ class Region:
 
 @dataclass
 class FakeTikv:
-    """Two stores and a PD. `stale`: what PD tells where it differs from the truth; `busy`: refusals to come.
+    """Two stores and a PD. `stale`: PD's answers that differ from the truth; `busy`: how many requests to refuse next.
 
-    `asked`: the requests that TiKV got, in order.
+    `asked`: the requests that TiKV received, in order.
     """
 
     regions: list[Region] = field(default_factory=lambda: [Region(1)])
@@ -89,13 +90,13 @@ class FakeTikv:
     _stop: list[Callable[[], object]] = field(default_factory=list)
 
     def start(self, tls: Tls | None = None) -> str:
-        """Serve PD and the two stores by grpcio on free ports; the address of PD."""
+        """Serve PD and the two stores by grpcio on free ports; return the address of PD."""
         for store in (1, 2):
             self.addresses[store] = self._serve(self.store_methods(store), tls)
         return self._serve(self.pd_methods(), tls)
 
     def start_quickly(self) -> str:
-        """The same, by binlake.rpc and without what costs a thread a call."""
+        """As `start`, but by binlake.rpc, which avoids a thread per call."""
         for store in (1, 2):
             self.addresses[store] = self._serve_rpc(self.store_methods(store))
         return self._serve_rpc(self.pd_methods())
@@ -105,7 +106,7 @@ class FakeTikv:
             stop()
 
     def split(self, key: bytes) -> None:
-        """Split the region of `key` there; PD goes on telling what was, once."""
+        """Split the region at `key`; PD answers once more with the old region."""
         at = next(
             place for place, one in enumerate(self.regions) if one.start <= key and (not one.end or key < one.end)
         )
@@ -115,14 +116,14 @@ class FakeTikv:
         self.regions[at : at + 1] = halves
 
     def move(self, store: int) -> None:
-        """Let `store` lead everything; PD goes on telling what was, once a region."""
+        """Make `store` the leader of all regions; PD answers once more per region with the old leader."""
         self.stale = list(self.regions)
         self.regions = [replace(one, store=store) for one in self.regions]
 
     # PD
 
     def pd_methods(self) -> dict[str, Callable[[bytes], bytes]]:
-        """What PD serves, by path."""
+        """PD's methods by path."""
         return {
             "/pdpb.PD/GetMembers": self._members,
             "/pdpb.PD/GetRegion": self._region,
@@ -171,7 +172,9 @@ class FakeTikv:
         return pb.UpdateServiceGCSafePointResponse(header=_head(), min_safe_point=least).SerializeToString()
 
     def run_gc(self, safe_point: int) -> None:
-        """What TiDB's GC worker does: as far as the services allow; versions that were overwritten before it go."""
+        """Do what TiDB's GC worker does: move the safe point as far as services allow, and delete overwritten versions
+        below it.
+        """
         with self._lock:
             self.safe_point = max(self.safe_point, min([safe_point, *self.services.values()]))
             for key, writes in self.writes.items():
@@ -180,7 +183,7 @@ class FakeTikv:
     # TiKV
 
     def store_methods(self, store: int) -> dict[str, Callable[[bytes], bytes]]:
-        """What a store serves, by path."""
+        """A store's methods by path."""
 
         def check(data: bytes) -> bytes:
             request = pb.CheckTxnStatusRequest.FromString(data)

@@ -1,4 +1,6 @@
-"""Two MariaDB servers that one feeder reads, configured by DM's own files, with the lake and the target behind it."""
+"""Two MariaDB servers that one feeder reads, configured by DM's own files, with the lake and target downstream of
+it.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,10 @@ TASK: dict[str, Any] = {
 
 
 class FedShards:
-    """`servers`: those of the shards, emptied; `target`: where their tables become one. Use as a context manager.
+    """`servers`: the emptied shards; `target`: where their tables are merged into one. Use as a context manager.
 
-    `task`: keys of DM's task beside those of `TASK`; `more`: sections of the replication beside what that makes of it.
-    Nothing is read before `start`.
+    `task`: keys of DM's task in addition to `TASK`. `more`: sections of the replication in addition to the imported
+    ones. Nothing is read before `start`.
     """
 
     def __init__(self, folder: Path, servers: Sequence[MariaDb], target: MariaDb, **task: Any) -> None:
@@ -58,7 +60,7 @@ class FedShards:
         self._cluster = FedCluster(folder, target, feeder["source"])
 
     def _import(self, task: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What `binlake dm import` makes of the task and the sources."""
+        """Run `binlake dm import` on the task and the sources; return the replication and the feeder's settings."""
         to = {"host": self.target.host, "port": self.target.port, "user": "root", "password": ""}
         files = {"task": {**task, "target-database": to}}
         for shard, server in self.servers.items():
@@ -80,22 +82,22 @@ class FedShards:
         self._cluster.__exit__(kind, value, at)
 
     def start(self) -> None:
-        """Feed, from the present end of the shards' logs."""
+        """Start the feeder at the current end of the shards' logs."""
         self._cluster.start_feeder()
 
     def run_step(self, step: str, *shards: str, first: Mapping[str, int] = FIRST_IDS) -> None:
-        """Let shards run a step of sql/demo_shards.sql."""
+        """Run a step of sql/demo_shards.sql on the shards."""
         for shard in shards or SHARDS:
             steps = read_steps("demo_shards.sql", shard=shard[-1], first=first[shard])
             execute(self.servers[shard], *steps[step])
 
     def replication(self) -> Replication:
-        """The imported one, over this cluster and a lake of this folder."""
+        """The imported replication, with this cluster as source and a lake in this folder."""
         rules = {key: value for key, value in self._replication.items() if key not in ("name", "source", "lake")}
         return self._cluster.replication(**rules, **self.more)
 
     def run_windows(self) -> None:
-        """Windows until all that was logged is applied; validation behind them finds nothing wrong."""
+        """Run windows until everything logged is applied, and check that validation finds no error."""
         self._cluster.follow(*self.servers.values())
         until = self._cluster.settle()
         ctx = StageContext(self.replication(), "test", _no_spark)

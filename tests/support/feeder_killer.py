@@ -1,6 +1,6 @@
 """A feeder that is killed at any step of its work: `-m support.feeder_killer SETTINGS`, for `support.killer`.
 
-A step is `before` or `after` and the name of a call below; SETTINGS: a feeder.toml.
+A step is `before` or `after` followed by the name of a call below; SETTINGS is a feeder.toml.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ CALLS: dict[str, tuple[type, str]] = {
 STEPS = [f"{when} {call}" for call in CALLS for when in ("before", "after")]
 _CALLS = CALLS | {"chunks": (Journal, "store_chunks")}
 _REQUEST = "pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES"
-"""Small here, so that a load of few rows has many."""
+"""Where the size of a request is defined; reduced here so that a load of few rows needs many requests."""
 
 
 def main(settings: str) -> None:
-    """Serve lines until the input ends."""
+    """Read lines from the input until it ends."""
     feeder_file = read_settings(Path(settings))
 
     def work(step: str, number: int) -> None:
-        # What it logs must not stand before the answer in the line that `serve` writes behind its end.
+        # The child must not write to stdout: `serve` writes its answer there as a whole line.
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         when, call = step.split()
         owner, name = _CALLS[call]
@@ -59,7 +59,7 @@ def main(settings: str) -> None:
 
 
 def _killing(function: Callable[..., Any], when: str, number: int) -> Callable[..., Any]:
-    """`function`, whose `number`-th call kills this process before or after it is done."""
+    """Wrap `function` so that its `number`-th call kills this process, before or after the call."""
     calls = itertools.count(1)
 
     @functools.wraps(function)

@@ -31,7 +31,7 @@ WAIT_S = 120.0
 
 
 class FedCluster:
-    """Placement driver and pumps below `folder`, for a feeder of `sources` (sections of feeder.toml, as dicts)."""
+    """A placement driver and pumps in `folder`, for a feeder of `sources` (sections of feeder.toml, as dicts)."""
 
     def __init__(self, folder: Path, tracker: MariaDb, sources: Sequence[dict[str, Any]], pumps: int = 2) -> None:
         self.folder = folder
@@ -39,7 +39,8 @@ class FedCluster:
         self._tracker = tracker
         self.sources = sources
         self._stack = ExitStack()
-        # One client: each new one costs 2 ms of CPU. No answer comes from a feeder that was stopped.
+        # One client for all requests, because each new one costs 2 ms of CPU. Connections are closed so that no answer
+        # comes from a stopped feeder.
         client = httpx.Client(trust_env=False, verify=False, headers={"Connection": "close"})
         self._client = self._stack.enter_context(client)
         self._pd_port = free_port()
@@ -64,17 +65,17 @@ class FedCluster:
         self._stack.close()
 
     def restart_driver(self) -> None:
-        """Stop the placement driver, and start it again on its directory and port."""
+        """Stop the placement driver, and start it again with the same directory and port."""
         self.driver.stop()
         self.driver = PlacementDriver(self.folder / "pd", port=self._pd_port).start()
 
     def start_pump(self, name: str) -> None:
-        """Start (again) the pump `name` on its directory."""
+        """Start (or restart) the pump `name` on its directory."""
         status = {"status_urls": (f"http://{self.status_addr}",), "resolve_interval_s": 0.1}
         self.pumps[name] = start_pump(self.driver.url, self.folder / name, name, **status)
 
     def stop_pump(self, name: str) -> None:
-        """Stop it; it is paused in the registry."""
+        """Stop the pump and leave it paused in the registry."""
         self.pumps.pop(name).stop("paused")
 
     @property
@@ -87,13 +88,15 @@ class FedCluster:
         }  # fmt: skip
 
     def write_settings(self) -> Path:
-        """feeder.toml."""
+        """Write feeder.toml, and return its path."""
         path = self.folder / "feeder.toml"
         path.write_text(to_toml_sections(self.settings), encoding="utf-8")
         return path
 
     def start_feeder(self, reached: Callable[[dict[str, Any]], bool] | None = None) -> None:
-        """Start it in a thread, and return when `reached(status)`; None: when every source is read."""
+        """Start the feeder in a thread, and wait until `reached(status)`; by default until every source is being
+        read.
+        """
         feeder = self._feeder = Feeder(FeederFile.model_validate(self.settings))
 
         def run() -> None:
@@ -107,7 +110,7 @@ class FedCluster:
         self.until(reached or _all_are_read)
 
     def stop_feeder(self) -> None:
-        """Stop it; raises what ended it."""
+        """Stop the feeder; raise the error that ended it, if any."""
         feeder, self._feeder = self._feeder, None
         if feeder is not None and self._thread is not None:
             feeder.stop()
@@ -117,7 +120,7 @@ class FedCluster:
             raise failure
 
     def status(self) -> dict[str, Any]:
-        """The page /feeder; {} while none serves it."""
+        """The page /feeder; {} while the feeder does not answer."""
         try:
             answer = self._client.get(f"http://{self.status_addr}{STATUS_PATH}")
         except httpx.HTTPError:
@@ -126,7 +129,7 @@ class FedCluster:
         return found
 
     def until(self, reached: Any) -> dict[str, Any]:
-        """Wait until `reached(status)`; that status."""
+        """Wait until `reached(status)`, and return that status."""
         deadline = time.monotonic() + WAIT_S
         while True:
             status = self.status()
@@ -138,7 +141,7 @@ class FedCluster:
             time.sleep(0.02)
 
     def follow(self, *servers: MariaDb) -> None:
-        """Wait until all that these servers (in the order of sources) have committed is published."""
+        """Wait until everything that `servers` (in the order of sources) have committed is published."""
         ends = [_gtids(server) for server in servers]
 
         def reached(status: dict[str, Any]) -> bool:
@@ -149,11 +152,11 @@ class FedCluster:
         self.until(reached)
 
     def settle(self) -> int:
-        """Wait until every pump's registered watermark has passed now; that ts."""
+        """Wait until every pump's registered watermark has passed the current TSO; return that ts."""
         return settle(self.pumps.values(), self.registry, self.pd.tso())
 
     def published(self) -> list[tuple[int, str, pb.Binlog]]:
-        """(commit_ts, source's identity, binlog) of all that the pumps give, by commit_ts."""
+        """(commit_ts, source's identity, binlog) of everything that the pumps serve, by commit_ts."""
         until, found = self.settle(), list[tuple[int, str, pb.Binlog]]()
         for pump in self.pumps.values():
             for commit_ts, start_ts, payload in PumpReader(pump.addr, self.driver.cluster_id).pull(0, until):
@@ -164,7 +167,7 @@ class FedCluster:
         return sorted(found, key=lambda one: one[0])
 
     def replication(self, **more: Any) -> Replication:
-        """A replication of this cluster into a lake of this folder."""
+        """A replication of this cluster into a lake in this folder."""
         return Replication.model_validate({
             "name": "fed", "initial-commit-ts": "0",
             "source": {"pd-urls": [self.driver.url], "status-url": f"http://{self.status_addr}", "timeout-s": 5},
@@ -178,15 +181,16 @@ def _all_are_read(status: dict[str, Any]) -> bool:
 
 
 def _gtids(server: MariaDb) -> str:
-    """All that it has committed, as the status shows it."""
+    """The GTIDs of everything that the server has committed, in the form that the status shows."""
     if server.name == "mariadb":
         return str(rows(server, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0])
     return MySqlGtidSet.parse(str(rows(server, "SELECT @@GLOBAL.gtid_executed")[0][0])).text()
 
 
 def mixed_transactions(connection: Connection[Any], db: str, seed: int, count: int) -> None:
-    """`count` transactions of inserts, updates, moved keys, swapped unique values and deletes in DB.t (id, u, v) and
-    the keyless DB.log (n, what); doubles in `log`."""
+    """Commit `count` transactions with inserts, updates, moved keys, swapped unique values and deletes in DB.t (id, u,
+    v) and the keyless DB.log (n, what), which also gets duplicate rows.
+    """
     draw = random.Random(seed)
     connection.autocommit(False)
     with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""What the feeder's tests do around it: a load on a source, windows behind it, a log that is purged."""
+"""Helpers of the feeder's tests: a write load on a source, windows that consume it, and purging of the log."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from spark_jobs.job.context import StageContext, StageResult
 from spark_jobs.job.runner import run_window
 
 TABLES = ("CREATE TABLE fed.log (n INT, what VARCHAR(30))", "CREATE TABLE fed.t (id INT PRIMARY KEY, v INT)")
-"""Those that `Load` writes to."""
+"""The tables that `Load` writes to."""
 
 
 class Load:
-    """Writes to the source until it ends: each transaction has its number in the keyless fed.log; DDL now and then."""
+    """Writes to the source until the context ends: each transaction logs its number in the keyless fed.log; some run
+    DDL.
+    """
 
     def __init__(self, server: MariaDb, first: int = 0) -> None:
         self._server = server
@@ -59,7 +61,7 @@ class Load:
 
 
 def run_windows(cluster: FedCluster, target: dict[str, Any], **more: Any) -> list[StageResult]:
-    """Run windows until all that was published so far is applied; what their stages gave.
+    """Run windows until everything published so far is applied; return the results of their stages.
 
     `more`: sections of the replication.
     """
@@ -71,7 +73,7 @@ def run_windows(cluster: FedCluster, target: dict[str, Any], **more: Any) -> lis
 
 
 def purge(server: MariaDb) -> None:
-    """Remove every log file but a new one; the server keeps one that a connection is just leaving."""
+    """Purge all log files except a new one; retries because the server keeps a file until a connection has left it."""
     execute(server, "FLUSH BINARY LOGS")
     newest = rows(server, "SHOW BINARY LOGS")[-1][0]
     deadline = time.monotonic() + WAIT_S
@@ -80,7 +82,7 @@ def purge(server: MariaDb) -> None:
         execute(server, f"PURGE BINARY LOGS TO '{newest}'")
 
 
-def fed_on(cluster: FedCluster) -> None:
+def wait_for_transactions(cluster: FedCluster) -> None:
     """Wait until 50 more transactions are published."""
     before = cluster.status()["sources"][0]["transactions"]
     cluster.until(lambda status: status["sources"][0]["transactions"] >= before + 50)

@@ -17,7 +17,9 @@ from binlake.feed.position import Position
 
 @dataclass(frozen=True)
 class Change:
-    """One message: `second` of 2026-01-01 and number of its transaction, its table, and its value as text."""
+    """One message: its `second` of 2026-01-01, which also identifies its transaction, its table, and its value as
+    text.
+    """
 
     second: int
     value: str
@@ -27,17 +29,17 @@ class Change:
 
     @property
     def commit_ts(self) -> int:
-        """The place of its transaction."""
+        """The commit_ts of its transaction."""
         return commit_ts(self.second)
 
 
 def commit_ts(second: int) -> int:
-    """That of the transaction of this second."""
+    """The commit_ts of the transaction of this second."""
     return tso.compose(1_767_225_600_000 + 1000 * second)
 
 
 def messages_of(changes: Sequence[Change]) -> pa.Table:
-    """Rows of `message` in a text protocol, as they are read back: what repeats is a dictionary."""
+    """Rows of `message` in a text protocol, as they are read back: repetitive columns are dictionaries."""
     rows = [
         {
             "commit_ts": change.commit_ts, "start_ts": change.commit_ts - 1, "seq": seq, "part": 1, "db": change.db,
@@ -54,7 +56,7 @@ def messages_of(changes: Sequence[Change]) -> pa.Table:
 
 
 def window_of(lo: int, hi: int, changes: Sequence[Change], parts: int = 1) -> tuple[EncodeManifest, Read]:
-    """The window (second lo, second hi] with those of `changes` in it, read in so many parts."""
+    """The window (second lo, second hi] with its share of `changes`, read in `parts` parts."""
     own = [change for change in changes if lo < change.second <= hi]
     names = sorted({(change.db, change.table) for change in changes})
     tables = [TableVersion(db, table, commit_ts(0), 0).to_json() for db, table in names]

@@ -1,4 +1,4 @@
-"""A table with a column of every type, drawn rows of it, and how a decoder's values compare with canonical texts."""
+"""A table with a column of every type, random rows of it, and how a decoder's values compare with canonical texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from binlake.statements.maps import ImageMaps
 
 UNSIGNED, NOT_NULL = t.FLAG_UNSIGNED, t.FLAG_NOT_NULL
 COMMIT_TS = 417318403368288260
-"""That of the page (2020-06-12 06:29:32.224)."""
+"""The commit_ts of the protocol page's example (2020-06-12 06:29:32.224)."""
 Row = dict[str, str | None]
 
 _SETS = ["", "a", "b", "c,d", "a,b", "a,b,c,d"]
@@ -105,12 +105,12 @@ ROWS = st.lists(ROW, min_size=1, max_size=4)
 
 
 def columns_of(table: TableDef) -> dict[str, ColumnInfo]:
-    """Its columns by name."""
+    """Columns by name."""
     return {column.name: column for column in table.row_columns}
 
 
 def changes_of(table: TableDef, op: str, old: Sequence[Row], new: Sequence[Row]) -> Changes:
-    """Changes of the kind `op` from each of `old` to each of `new`."""
+    """Changes of kind `op` from each row of `old` to each row of `new`."""
     images = pa.map_(pa.string(), pa.string())
     count = len(new or old)
     before = [list(row.items()) for row in old] if op != INSERT else [None] * count
@@ -127,23 +127,23 @@ def encoded(own: Format, op: str, old: Sequence[Row], new: Sequence[Row], table:
 
 
 def every_kind(rows: list[Row]) -> list[tuple[str, list[Row], list[Row]]]:
-    """`rows` inserted, updated to one another and deleted: kind, rows before, rows after."""
+    """`rows` inserted, updated to one another, and deleted: kind, rows before, rows after."""
     turned = [*rows[1:], *rows[:1]]
     return [(INSERT, [], rows), (UPDATE, turned, rows), (DELETE, rows, [])]
 
 
 def member_text(column: ColumnInfo, number: int) -> str:
-    """The text of an ENUM's or SET's number."""
+    """The text of the members that an ENUM's or SET's number stands for."""
     if column.tp == t.ENUM:
         return column.elems[number - 1] if number else ""
     return ",".join(member for place, member in enumerate(column.elems) if number >> place & 1)
 
 
 def number_text(column: ColumnInfo, number: float | str) -> str:
-    """A FLOAT or DOUBLE as `mutation` has it."""
+    """A FLOAT or DOUBLE in the form that `mutation` stores."""
     return float_text(float(np.float32(number))) if column.tp == t.FLOAT else double_text(float(number))
 
 
 def bit_text(column: ColumnInfo, number: int) -> str:
-    """A BIT as `mutation` has it."""
+    """A BIT in the form that `mutation` stores."""
     return f"{number:0{(column.flen + 7) // 8 * 2}X}"

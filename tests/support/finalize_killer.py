@@ -1,4 +1,4 @@
-"""Finalize of one window, killed at any step: `-m support.finalize_killer FILE LO HI`, for `support.killer`."""
+"""Finalize one window, killed at any step: `-m support.finalize_killer FILE LO HI`, for `support.killer`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_jobs.job.context import Bounds, StageContext
 
 
 def main(config: str, lo: str, hi: str) -> None:
-    """Serve lines until the input ends."""
+    """Read lines from the input until it ends."""
     replication = load_replication(config)
 
     def work(step: str, number: int) -> None:

@@ -1,6 +1,6 @@
-"""A source whose DDL a catalog follows, and a target beside it that gets what the catalog publishes, as sinks do it.
+"""A source whose DDL a catalog follows, and a target that gets the DDL which the catalog publishes, as sinks apply it.
 
-Source, tracker and target are one real server: the source's database `shop` is `copy_shop` for everything behind.
+Source, tracker and target are one real server: downstream of the catalog, the source's database `shop` is `copy_shop`.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _MODES = {
     "NO_ZERO_IN_DATE": 1 << 23, "NO_ZERO_DATE": 1 << 24, "ALLOW_INVALID_DATES": 1 << 25,
     "ERROR_FOR_DIVISION_BY_ZERO": 1 << 26, "NO_AUTO_CREATE_USER": 1 << 28, "NO_ENGINE_SUBSTITUTION": 1 << 30,
 }  # fmt: skip
-"""Bits of sql_mode by their names: MySQL shows NULL for some values of `@@sql_mode + 0`."""
+"""Bits of sql_mode by name; needed because MySQL shows NULL for some values of `@@sql_mode + 0`."""
 MOMENT_US = 1_700_000_000_123_456
 
 
 class Followed:
-    """`run` sends statements to the source, and what the catalog makes of them to the target."""
+    """`run` executes statements at the source and executes the resulting DDL at the target."""
 
     def __init__(self, server: MariaDb, flavor: Flavor, *, published: bool = True, source: str = "one") -> None:
         self.flavor, self.server, self.source = flavor, server, source
@@ -59,7 +59,7 @@ class Followed:
         self._published = published
 
     def restarted(self) -> Catalog:
-        """A catalog made again from the jobs, as at a start."""
+        """Rebuild the catalog from the recorded jobs, as at a start."""
         self.catalog = Catalog([self.names], {self.source: self._tracker}, json.loads(json.dumps(self.jobs)))
         return self.catalog
 
@@ -70,7 +70,7 @@ class Followed:
         self._there.close()
 
     def run(self, *texts: str, db: str = "shop", settings: str = "") -> None:
-        """Carry out `texts` at the source in a session with `settings`, follow them, and send the outcome on."""
+        """Execute `texts` at the source in a session with `settings`, follow them, and publish the result."""
         for text in texts:
             with self._own.cursor() as cursor:
                 self._begin(cursor, settings, db)
@@ -78,13 +78,13 @@ class Followed:
             self.follow(text, db, self._session())
 
     def follow(self, text: str, db: str = "shop", session: Session | None = None) -> list[SchemaChange]:
-        """What the catalog makes of a statement of the log, carried out at the target."""
+        """Follow a logged statement with the catalog, execute the result at the target, and return it."""
         changes = self.catalog.follow(self.source, Statement(db, text, session or Session()))
         self.publish(changes)
         return changes
 
     def adopt(self) -> list[SchemaChange]:
-        """The first definitions: all that the source has."""
+        """Adopt the first definitions: everything that the source has."""
         names = [db for db in self._databases() if not db.startswith((COPY, "binlake_", "tidb_"))]
         found = [self.described_database(name) for name in names]
         changes = self.catalog.adopt(self.source, [database for database in found if database is not None])
@@ -92,7 +92,7 @@ class Followed:
         return changes
 
     def publish(self, changes: Sequence[SchemaChange]) -> None:
-        """As land, merge and convert would: plan, map, execute."""
+        """Plan, map and execute the changes, as land, merge and convert would."""
         for change in changes:
             self.changes.append(change)
             self._ts += 10
@@ -107,12 +107,12 @@ class Followed:
                     self._execute_at_target(map_ddl(ddl, self._dialect).sql)
 
     def described(self, db: str, table: str) -> TableDescription | None:
-        """The table as the server shows it."""
+        """The table as the server describes it."""
         self._query_settings()
         return describe_table(self._query, self.flavor, db, table, visible_column(self._query))
 
     def described_database(self, db: str) -> DatabaseDescription | None:
-        """The database with its tables as the server shows it."""
+        """The database with its tables as the server describes it."""
         found = describe_database(self._query, db)
         if found is None:
             return None
@@ -132,7 +132,7 @@ class Followed:
             self._own.select_db(db)
 
     def _session(self) -> Session:
-        """What the log would say of the session that has just sent a statement."""
+        """The session variables that the log would record for the last statement."""
         with self._own.cursor() as cursor:
             cursor.execute("SELECT @@sql_mode AS mode, @@time_zone AS zone, @@explicit_defaults_for_timestamp AS e")
             row = next(iter(cursor.fetchall()))
@@ -164,7 +164,7 @@ class Followed:
             return [{name.upper(): value for name, value in row.items()} for row in cursor.fetchall()]
 
     def _execute_at_target(self, statements: Sequence[str]) -> None:
-        """In a session as `binlake.target.session` has it."""
+        """Execute in a session with the settings of `binlake.target.session`."""
         with self._there.cursor() as cursor:
             cursor.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")
             cursor.execute(f"SET SESSION sql_mode = '{SQL_MODE}', time_zone = '+00:00', foreign_key_checks = 0")

@@ -1,7 +1,8 @@
-"""The pump on grpcio's server, which no production pump uses: tests hold LeanServer's answers against it.
+"""The pump on grpcio's server, which no production pump uses: tests compare LeanServer's answers with it.
 
-WriteBinlog fails with UNKNOWN and the text, as the original does (tidb-binlog 2.8); PullBinlogs with OUT_OF_RANGE for a
-collected range, DATA_LOSS for damage, FAILED_PRECONDITION for another cluster, UNAVAILABLE when the pump stops.
+WriteBinlog fails with UNKNOWN and the text, as the original does (tidb-binlog 2.8). PullBinlogs fails with OUT_OF_RANGE
+for a collected range, DATA_LOSS for damage, FAILED_PRECONDITION for another cluster, and UNAVAILABLE when the pump
+stops.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from pump_service.pump.transaction_batch import Transaction
 log = SparingLog()
 
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0))
-_THREADS = 128  # writers in flight and pull streams: each holds one thread
+_THREADS = 128  # writers in flight and pull streams; each occupies one thread
 _OK = pump_pb2.WriteBinlogResp().SerializeToString()
 
 
 class GrpcioPumpServer(PumpServer):
-    """A pump whose port is served by grpcio, without pages, TLS and Unix socket."""
+    """A pump whose port is served by grpcio, without web pages, TLS and Unix socket."""
 
     def _make_transport(self) -> GrpcServer:  # type: ignore[override]  # what PumpServer uses of it is the same
         return GrpcServer(self.service, self._config.addr)
@@ -50,17 +51,17 @@ class GrpcServer:
         self.address = f"{address.rpartition(':')[0]}:{port}"
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to answer requests."""
         self._server.start()
 
     def stop(self, grace_s: float) -> None:
         """Let running calls finish for at most `grace_s`, then end them."""
         self._server.stop(grace_s).wait()
-        # grpcio leaves its pool to who made it: idle threads would live as long as the process.
+        # grpcio does not shut down a pool that its caller made; idle threads would live as long as the process.
         self._threads.shutdown(wait=False)
 
     def write_binlog(self, request: pump_pb2.WriteBinlogReq, context: grpc.ServicerContext) -> bytes:
-        """WriteBinlog: answered after the fsync."""
+        """WriteBinlog: answer after the fsync."""
         try:
             stored = write_binlog(self._service, request.clusterID, request.payload)
             if stored is not None:
@@ -71,7 +72,7 @@ class GrpcServer:
         return _OK
 
     def pull_binlogs(self, request: pump_pb2.PullBinlogReq, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """PullBinlogs: endless."""
+        """PullBinlogs: an endless stream."""
         gone = threading.Event()
 
         def leave() -> None:

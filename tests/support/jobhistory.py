@@ -1,4 +1,4 @@
-"""DDL histories as a status port tells them: put in their order, or long ones that only their reader could hold."""
+"""DDL histories as a status port returns them: sorted, or so long that only a streaming reader can handle them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ TABLES = 500
 
 
 def in_version_order(jobs: Iterable[DdlJob]) -> list[DdlJob]:
-    """Jobs by schema version: the only right order (job ids and start times are not; tidb-binlog 5.4)."""
+    """Jobs by schema version, the only correct order (neither job ids nor start times are; tidb-binlog 5.4)."""
     return sorted(jobs, key=lambda job: (job.schema_version, job.id))
 
 
 def endless_jobs(count: int) -> Iterator[dict[str, Any]]:
-    """`count` jobs, newest first: one database, tables that are created, widened, truncated and dropped in turns.
+    """`count` jobs, newest first: one database whose tables are created, widened, truncated and dropped in turn.
 
-    Job n has schema version n and finishes at 10 n, but for pairs that finish the other way round.
+    Job n has schema version n and finishes at 10 n, except for pairs that finish in reverse order.
     """
     cols = [column_json(Col(f"c{i}"), i + 1, i) for i in range(2)]
     for version in range(count, 0, -1):

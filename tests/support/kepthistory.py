@@ -1,4 +1,4 @@
-"""Random histories of a table whose target has columns of its own, and what must be left of them."""
+"""Random histories of a table whose target has extra columns, and the values that those columns must keep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = dict[str, str | None]
 
 
 class History:
-    """Changes of one table with the columns id (primary key), u (unique) and v, valid at the source at each step."""
+    """Changes of one table with the columns id (primary key), u (unique) and v; the source is valid after each step."""
 
     def __init__(self, rows: Sequence[tuple[int, int | None, str]]) -> None:
         self.rows: dict[str, Row] = {str(id_): _row(id_, u, v) for id_, u, v in rows}
@@ -28,19 +28,19 @@ class History:
 
     def insert(self, id_: int, u: int | None, v: str) -> History:
         """INSERT."""
-        return self._did(None, _row(id_, u, v))
+        return self._record(None, _row(id_, u, v))
 
     def delete(self, id_: int) -> History:
         """DELETE."""
-        return self._did(self.rows[str(id_)], None)
+        return self._record(self.rows[str(id_)], None)
 
     def update(self, id_: int, **columns: object) -> History:
-        """UPDATE; columns that are not named stay."""
+        """UPDATE; columns that are not named keep their values."""
         before = self.rows[str(id_)]
-        return self._did(before, {**before, **{k: None if v is None else str(v) for k, v in columns.items()}})
+        return self._record(before, {**before, **{k: None if v is None else str(v) for k, v in columns.items()}})
 
     def at_random(self, chance: Random, steps: int, *, nulls: bool) -> History:
-        """`steps` changes among six ids and six values of u."""
+        """Make `steps` random changes among six ids and six values of u."""
         for _ in range(steps):
             ids = [n for n in range(1, 7) if str(n) not in self.rows]
             us = [n for n in range(1, 7) if str(n) not in {row["u"] for row in self.rows.values()}]
@@ -59,7 +59,7 @@ class History:
                 self.update(chance.choice(there), id=chance.choice(ids))
         return self
 
-    def _did(self, before: Row | None, after: Row | None) -> History:
+    def _record(self, before: Row | None, after: Row | None) -> History:
         place = len(self.events) + 1
         op: Op = "insert" if before is None else "delete" if after is None else "update"
         self.events.append(RowEvent(place, place - 1, 0, op, before, after))
@@ -70,7 +70,7 @@ class History:
         return self
 
     def owned(self, own: dict[str, object], key: str) -> dict[str, object]:
-        """Whose values (`own`, by the text of column `key`) the rows have in the end: they go where their row goes."""
+        """The extra columns' values (`own`, by the text of column `key`) in the end: they move with their row."""
         held = dict(own)
         for event in self.events:
             before, after = event.images()

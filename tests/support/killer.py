@@ -1,7 +1,8 @@
-"""A process that does the same work again and again, each time in a child that is killed at a step asked for.
+"""A process that repeats the same work, each time in a child that is killed at a requested step.
 
-The process imports everything and forks for each line that it reads; it has one thread, so that no child begins with a
-lock that nobody will release. It answers each line with the exit code, minus the signal that ended the child.
+The process imports everything once, and forks for each line that it reads. It has one thread, so no child starts with a
+lock that nobody will release. It answers each line with minus the number of the signal that ended the child, or the
+exit code.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ class Killer:
         self._child.wait(timeout=300)
 
     def kill_at(self, step: str, number: int) -> None:
-        """Let a child work until it is killed at the `number`-th time that it is at `step`."""
+        """Let a child work until it is killed when it reaches `step` for the `number`-th time."""
         assert self._child.stdin is not None
         self._child.stdin.write(f"{step} {number}\n")
         self._child.stdin.flush()
         self._wait_for("-9")
 
     def _wait_for(self, wanted: str) -> None:
-        """Wait for a line; what the logs say is passed over."""
+        """Wait for this line; skip log lines."""
         assert self._child.stdout is not None
         for line in self._child.stdout:
             if line.strip() == wanted:
@@ -55,7 +56,7 @@ class Killer:
 
 
 def serve(work: Callable[[str, int], None]) -> None:
-    """Do `work(step, number)` in a child for each line `STEP NUMBER`, until the input ends."""
+    """Run `work(step, number)` in a child for each line `STEP NUMBER`, until the input ends."""
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"a process that forks has {len(threads)} threads"
     print("ready", flush=True)
@@ -63,12 +64,12 @@ def serve(work: Callable[[str, int], None]) -> None:
         step, number = line.rstrip("\n").rsplit(" ", 1)
         pid = os.fork()
         if pid == 0:
-            # A child that waits for something says where, before the test's time is over.
+            # A child that hangs prints its stack before the test times out.
             faulthandler.dump_traceback_later(_TOO_LONG_S, exit=True)
             try:
                 work(step, int(number))
             except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
-                # It should have been killed: say what came instead.
+                # The child should have been killed: print the error that came instead.
                 traceback.print_exc()
                 sys.stderr.flush()
             finally:

@@ -1,4 +1,4 @@
-"""Finds what a test session left running: every process that inherited the session's mark, however far detached."""
+"""Find what a test session left running: every process that inherited the session's mark, even if it is detached."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import psutil
 
 _MARK = "BINLAKE_TEST_SESSION"
 PATIENCE_S = 30.0
-"""For what is just ending: a busy machine's servers take a while."""
-# These end with the process that has them: PySpark's JVM of a classic session, and Python's own helpers.
+"""How long processes that are just ending may take; on a busy machine, servers need a while."""
+# These end with their parent: PySpark's JVM of a classic session, and Python's own helpers.
 _HELPERS = ("pyspark-shell", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 def mark_session() -> None:
-    """Give this process, and so all it will start, the mark of this session."""
+    """Mark this process, and so every process that it will start, as part of this session."""
     os.environ[_MARK] = secrets.token_hex(8)
 
 
 def leftovers() -> list[str]:
-    """`pid command` of what still runs; what is just ending gets PATIENCE_S to do so."""
+    """`pid command` of each process that still runs; processes that are just ending get PATIENCE_S."""
     until = time.monotonic() + PATIENCE_S
     while (found := _marked()) and time.monotonic() < until:
         time.sleep(0.1)
@@ -31,7 +31,7 @@ def leftovers() -> list[str]:
 def _marked() -> list[str]:
     own = _with_helpers(psutil.Process())
     found = [one for one in psutil.process_iter() if one.pid not in own and _bears_mark(one)]
-    # Without words: it has ended since.
+    # An empty command line means that the process has ended since.
     return [f"{one.pid} {words[:200]}" for one in found if (words := _words(one))]
 
 
@@ -49,7 +49,7 @@ def _below(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _words(process: psutil.Process) -> str:
-    """Its command; nothing when it ends while it is looked at."""
+    """The command line of a process; empty if it ends meanwhile."""
     try:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:

@@ -22,7 +22,7 @@ from pump_service.replay.status import History
 
 
 class LiveSource:
-    """Use as a context manager; everything is below `folder` and gone afterwards."""
+    """Use as a context manager; everything is in `folder` and is gone afterwards."""
 
     def __init__(self, folder: Path, pumps: int = 2) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class LiveSource:
         self.vanish()
 
     def vanish(self) -> None:
-        """The whole source is gone: nobody listens at any of its addresses."""
+        """Stop the whole source: nothing listens at any of its addresses any more."""
         self.reconnect()
         for pump in list(self.pumps):
             self.stop_pump(pump)
@@ -57,26 +57,26 @@ class LiveSource:
         self.driver.stop()
 
     def start_pump(self, name: str, folder: str | None = None) -> PumpServer:
-        """Start (again) the pump `name` on its directory."""
+        """Start (or restart) the pump `name` on its directory."""
         self.pumps[name] = start_pump(self.driver.url, self.folder / (folder or name), name)
         return self.pumps[name]
 
     def stop_pump(self, name: str, state: str = "paused") -> None:
-        """Stop it; it leaves `state` in the registry."""
+        """Stop the pump and leave `state` in the registry."""
         self.pumps.pop(name).stop(state)  # type: ignore[arg-type]
 
     def reconnect(self) -> None:
-        """Forget the pump client: the next write sees the pumps that are there then."""
+        """Drop the pump client, so that the next write looks up the pumps that exist then."""
         if self._client is not None:
             self._client.close()
         self._client = None
 
     def settle(self, ts: int | None = None) -> int:
-        """Wait until every pump's registered watermark has passed `ts` (default: now); that ts."""
+        """Wait until every pump's registered watermark has passed `ts` (default: now); return that ts."""
         return settle(self.pumps.values(), self.registry, self.pd.tso() if ts is None else ts)
 
     def replication(self, **more: Any) -> Replication:
-        """A replication of this source into a lake of this folder."""
+        """A replication of this source into a lake in this folder."""
         return Replication.model_validate({
             "name": "live",
             "initial-commit-ts": "0",
@@ -87,7 +87,7 @@ class LiveSource:
 
     @property
     def status_url(self) -> str:
-        """The status port."""
+        """The URL of the status port."""
         return f"http://127.0.0.1:{self._status.server_address[1]}"
 
     def _write(self, binlog: pb.Binlog) -> None:
@@ -120,6 +120,6 @@ def _status_handler(workload: Workload, pd: PdClient) -> type[BaseHTTPRequestHan
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: tests read assertions."""
+            """Log nothing: test output shows assertions only."""
 
     return Handler

@@ -1,7 +1,7 @@
-"""A source's log made into a copy by the feeder's own code: its catalog, its row images, the target's statements.
+"""Copy a source by its log, with the feeder's own code: its catalog, its row images, and the target's statements.
 
-No pumps, no lake: each transaction is followed, encoded and decoded as windows do it, and applied at once, one row
-change a statement; each must find its row.
+There are no pumps and no lake: each transaction is followed, encoded and decoded as windows do it, and applied at once
+with one statement per row change. Each statement must find its row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ Contents = Mapping[str, Sequence[str]]
 
 
 class LoggedCopy(Followed):
-    """The databases of `server` as `copy_` databases of the same server; nothing of those is in its log."""
+    """Copies the databases of `server` to `copy_` databases of the same server; changes of the copies are not
+    logged.
+    """
 
     def __init__(self, server: MariaDb, source: str = "logged") -> None:
         super().__init__(server, Flavor.MYSQL if server.name == "mysql" else Flavor.MARIADB, source=source)
@@ -52,7 +54,7 @@ class LoggedCopy(Followed):
         self.at = end
 
     def contents(self, db: str) -> Contents:
-        """The rows of every table of `db` as sorted texts: values as the server's text protocol has them, in UTC."""
+        """The rows of every table of `db` as sorted texts, in the form of the server's text protocol, times in UTC."""
         with self.server.connect(conv={}) as link, link.cursor() as cursor:
             cursor.execute("SET time_zone = '+00:00', sql_log_bin = 0")
             cursor.execute(
@@ -67,7 +69,7 @@ class LoggedCopy(Followed):
             return found
 
     def differences(self, db: str) -> list[tuple[str, object, object]]:
-        """(table, its rows at the source, its rows in the copy) of each table in which they differ."""
+        """(table, its rows at the source, its rows in the copy) of each table that differs."""
         mine, copy = self.contents(db), self.contents(COPY + db)
         wrong: list[tuple[str, object, object]] = []
         for table in sorted({*mine, *copy}):

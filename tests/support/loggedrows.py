@@ -16,7 +16,7 @@ from binlake.target.session.session import Session
 
 
 def events_of(server: MariaDb, statements: Sequence[str]) -> list[RowsEvent]:
-    """Run `statements` in one session and give the row events that they wrote, nobody else writing meanwhile."""
+    """Run `statements` in one session, and return the row events that they logged; nobody else may write meanwhile."""
     before = end_of(server)
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'")
@@ -26,7 +26,7 @@ def events_of(server: MariaDb, statements: Sequence[str]) -> list[RowsEvent]:
 
 
 def definition_of(server: MariaDb, db: str, table: str, **changed: Any) -> TableDef:
-    """The definition that a server's table has; `changed`: fields of its TableInfo."""
+    """The definition of a table on a server; `changed`: fields of its TableInfo to replace."""
     session = Session(target_of(server))
     try:
         info = table_info_of(session, (db, table), "mysql" if server.name == "mysql" else "mariadb")

@@ -1,4 +1,4 @@
-"""The tests' MariaDB and MySQL: the same classes as the demo's, and helpers that read like the test."""
+"""The tests' MariaDB and MySQL: the demo's classes, plus short helpers for tests."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ __all__ = [
     "rows",
 ]
 
-# Of one server's files; several workers have two each.
+# Free space needed for one server's files; several workers have two servers each.
 _ENOUGH = 2 << 30
 _KINDS: dict[str, type[MariaDb]] = {kind.name: kind for kind in (MariaDb, MySql)}
 
 
 @contextlib.contextmanager
 def mariadb_in_memory(options: tuple[str, ...] = ()) -> Iterator[MariaDb]:
-    """A server for a session: on a memory disk where there is room: syncs are a third of what tests ask of it."""
+    """A server for a session, on a memory disk if there is room: file syncs would be a third of the tests' cost."""
     with _folder(MariaDb) as folder, MariaDb(folder, options=options) as server:
         yield server
 
 
 @contextlib.contextmanager
 def mysql_in_memory(options: tuple[str, ...] = ()) -> Iterator[MySql]:
-    """A MySQL for a session, on a memory disk as well."""
+    """A MySQL for a session, also on a memory disk."""
     with _folder(MySql) as folder, MySql(folder, options=options) as server:
         yield server
 
@@ -74,7 +74,7 @@ def _initialised_data(name: str) -> Path:
 
 
 def rows(server: MariaDb, query: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """All rows of a query, in a connection of its own."""
+    """All rows of a query, in a new connection."""
     connection = server.connect()
     try:
         with connection.cursor() as cursor:
@@ -85,20 +85,20 @@ def rows(server: MariaDb, query: str, arguments: Sequence[object] = ()) -> list[
 
 
 def dialect_of(session: Session) -> Dialect:
-    """What the server of a session speaks."""
+    """The dialect of a session's server."""
     return "mariadb" if "MariaDB" in session.value("SELECT VERSION()") else "mysql"
 
 
 @contextlib.contextmanager
 def empty_database(server: MariaDb, name: str) -> Iterator[MariaDb]:
-    """`server` with a new database `name`, which goes afterwards."""
+    """`server` with a new database `name`, which is dropped afterwards."""
     execute(server, f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}")
     yield server
     execute(server, f"DROP DATABASE {name}")
 
 
 def execute(server: MariaDb, *statements: str) -> None:
-    """Run statements one after the other, each committed at once."""
+    """Run statements in order, each committed at once."""
     connection = server.connect()
     try:
         with connection.cursor() as cursor:

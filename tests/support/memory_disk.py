@@ -1,6 +1,6 @@
-"""Where short-lived servers and databases of tests keep their files: in memory, for a test waits for no disk's syncs.
+"""Keep the files of short-lived test servers and databases in memory, so that no test waits for disk syncs.
 
-What is killed finds all there again; a machine that loses power is no test's business.
+The files survive a killed process; no test covers a machine that loses power.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ _MEMORY = Path("/dev/shm")
 
 
 def memory_disk(needed: int) -> Path | None:
-    """The memory disk if `needed` bytes are free there; None means the usual folder of temporary files."""
+    """The memory disk if it has `needed` free bytes, else None, which means the usual folder of temporary files."""
     roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > needed
     return _MEMORY if roomy else None

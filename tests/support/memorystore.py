@@ -1,4 +1,4 @@
-"""A store of files in memory, whose process can be killed at any of its writes."""
+"""A store of files in memory whose process can be killed at any write."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import IO, BinaryIO
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Stands for the end of the process."""
 
 
 class MemoryStore:
-    """Killed at its `fails`-th write or deletion: before it, or behind it when `late`. `puts`: what was written."""
+    """Raises Killed at its `fails`-th write or deletion, before it, or after it if `late`. `puts`: the paths
+    written.
+    """
 
     shown = "memory"
 
@@ -43,7 +45,7 @@ class MemoryStore:
         return io.BytesIO(self.files[path])
 
     def delete(self, path: str) -> None:
-        """As Store.delete, of a file that is there."""
+        """As Store.delete, for an existing file."""
         self._change(lambda: self.files.pop(path))
 
     def list(self, folder: str) -> list[str]:

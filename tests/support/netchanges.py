@@ -1,4 +1,4 @@
-"""Drawn rows of `change` for the tests of convert: keyed and keyless tables, NULL values, rows in any order."""
+"""Random rows of `change` for the tests of convert: keyed and keyless tables, NULL values, rows in any order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WINDOW = "1-9"
 
 
 def changes(draw: Random, count: int, segments: int = 2) -> pa.Table:
-    """`count` net changes of the tables above, no two of one place and key."""
+    """`count` net changes of the tables above; no two have the same segment, table and key."""
     rows = [_change(draw, number, segments) for number in range(count)]
     draw.shuffle(rows)
     return pa.Table.from_pylist(rows, schema=pa.schema([(f.name, f.type) for f in CHANGE.arrow_schema()]))
@@ -46,5 +46,5 @@ def _change(draw: Random, number: int, segments: int) -> dict[str, Any]:
 
 
 def definitions(segments: int = 2) -> dict[SegmentTable, TableDef]:
-    """The tables by their places in `segments`."""
+    """The tables' definitions in each of `segments` segments."""
     return {SegmentTable(segment, "d", name): one for segment in range(segments) for name, one in TABLES.items()}

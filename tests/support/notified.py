@@ -1,4 +1,4 @@
-"""Somebody who is told: notifiers that write what they hear as lines of JSON to the file `BINLAKE_TEST_TOLD`."""
+"""Notifiers that write each message as a line of JSON to the file `BINLAKE_TEST_TOLD`."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from airflow.sdk import BaseNotifier
 
 
 def by_call(context: Mapping[str, Any], *, channel: str, token: str = "") -> None:
-    """A plain callable."""
-    _write({"channel": channel, "token": token, **_heard(context)})
+    """A notifier that is a plain callable."""
+    _append({"channel": channel, "token": token, **_record(context)})
 
 
 class ByNotifier(BaseNotifier):
-    """A notifier class, as those of the providers."""
+    """A notifier class in the form of the providers' ones."""
 
     def __init__(self, channel: str) -> None:
         super().__init__()
         self.channel = channel
 
     def notify(self, context: Mapping[str, Any]) -> None:
-        """Keep it."""
-        _write({"channel": self.channel, **_heard(context)})
+        """Record the message."""
+        _append({"channel": self.channel, **_record(context)})
 
 
 def heard() -> list[dict[str, Any]]:
-    """What was told so far."""
+    """The messages received so far."""
     path = Path(os.environ["BINLAKE_TEST_TOLD"])
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _heard(context: Mapping[str, Any]) -> dict[str, Any]:
+def _record(context: Mapping[str, Any]) -> dict[str, Any]:
     return {"run_id": str(context.get("run_id", "")), "binlake": context.get("binlake", {})}
 
 
-def _write(told: dict[str, Any]) -> None:
+def _append(told: dict[str, Any]) -> None:
     with Path(os.environ["BINLAKE_TEST_TOLD"]).open("a") as out:
         out.write(json.dumps(told) + "\n")

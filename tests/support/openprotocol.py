@@ -1,4 +1,4 @@
-"""The Open Protocol decoded as its public page says: events of a message, rows as canonical texts again."""
+"""Decode the Open Protocol as its public page describes: events of a message, rows as canonical texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def decode_open(key: bytes, value: bytes) -> list[Event]:
 
 
 def row_of_open(members: Mapping[str, Any], columns: Mapping[str, ColumnInfo]) -> Row:
-    """One row of a value: `u`, `p` or `d`."""
+    """One row of a value: the part `u`, `p` or `d`."""
     return {name: _text(columns[name], member) for name, member in members.items()}
 
 
@@ -53,7 +53,7 @@ def _text(column: ColumnInfo, member: Mapping[str, Any]) -> str | None:
         data = base64.b64decode(value, validate=True)
         return data.hex().upper() if binary else data.decode()
     if kind in t.STRINGS and binary:
-        # Go's quoting is a part of Python's: \xNN, \n, \" and their like.
+        # Go's quoting is a subset of Python's: \xNN, \n, \" and the like.
         return str(ast.literal_eval(f'b"{value}"').hex().upper())
     if kind in (t.FLOAT, t.DOUBLE):
         return number_text(column, value)
@@ -63,5 +63,5 @@ def _text(column: ColumnInfo, member: Mapping[str, Any]) -> str | None:
 
 
 def _number(text: str) -> float:
-    # Python's own reading of a negative zero loses its sign.
+    # Python's parser for integers loses the sign of a negative zero.
     return -0.0 if text == "-0" else int(text)

@@ -1,4 +1,4 @@
-"""Binlog files' records, read with protobuf's generated classes and a datum reader of its own: rows as texts again."""
+"""Read records of binlog files with protobuf's generated classes and a separate datum reader: rows as texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from binlake.wire import pb_binlog_pb2 as pb
 
 
 def rows_of_event(event: pb.Event, columns: Mapping[str, ColumnInfo]) -> tuple[Row | None, Row | None]:
-    """The row before and the row after a change."""
+    """The rows before and after a change."""
     read = [pb.Column.FromString(raw) for raw in event.row]
     assert len({one.name for one in read}) == len(read)
     for one in read:
@@ -49,7 +49,7 @@ def _text(column: ColumnInfo, mysql_type: str, datum: bytes) -> str | None:
 
 
 def read_datum(datum: bytes) -> int | float | bytes | None:
-    """A datum of one of the flags that the drainer writes (tidb-binlog 1.12)."""
+    """Read a datum with one of the flags that the drainer writes (tidb-binlog 1.12)."""
     flag, body = datum[0], datum[1:]
     if flag == 0:
         assert not body

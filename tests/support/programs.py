@@ -1,4 +1,4 @@
-"""Programs that stand in for those that an installer looks for."""
+"""Fake programs that an installer finds instead of the real ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def program(path: Path, script: str) -> Path:
-    """A program at `path` that a shell runs."""
+    """Make an executable at `path` with the shell commands `text`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)

@@ -34,12 +34,12 @@ STEPS: dict[str, tuple[type[Any], str, bool]] = {
     "before the record": (WindowLog, "record", False),
     "recorded": (WindowLog, "record", True),
 }
-"""What is killed where: the method, and whether before or behind it."""
+"""Kill points: the class, its method, and whether the process dies after the call (True) or before it."""
 TRANSACTION_ROWS = 7
 
 
 def main(config: str, feed: str, lo: str, hi: str) -> None:
-    """Serve lines until the input ends."""
+    """Read lines from the input until it ends."""
     replication = Replication.model_validate(json.loads(Path(config).read_text(encoding="utf-8")))
 
     def work(step: str, number: int) -> None:
@@ -55,14 +55,14 @@ def main(config: str, feed: str, lo: str, hi: str) -> None:
 
 
 def _publish(ctx: StageContext, bounds: Bounds, feed: str) -> None:
-    """As a task that Airflow tries again when its error may pass."""
+    """Publish with retries after transient errors, as an Airflow task does."""
     for attempt in Retrying(retry=retry_if_exception_type(Transient), stop=stop_after_attempt(3), reraise=True):
         with attempt:
             publish.run(ctx, bounds, feed)
 
 
 def _dying(method: Callable[..., Any], number: int, *, behind: bool) -> Callable[..., Any]:
-    """`method` that kills its process at the call `number`, from 1."""
+    """Wrap `method` so that its call `number` (from 1) kills the process."""
     calls = 0
 
     def call(*args: Any, **more: Any) -> Any:

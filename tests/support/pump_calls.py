@@ -1,4 +1,4 @@
-"""A pump's calls inside this process, for callers that may block: one write, and pulls without a transport."""
+"""A pump's calls within this process, for callers that may block: one write, and pulls without a transport."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOK_S = 1.0  # how long a pull sleeps at most before it asks `give_up` again
 
 
 def write_binlog(service: PumpService, cluster_id: int, payload: bytes) -> Future[None] | None:
-    """Store a binlog; its future is done when it is durable (None: an empty payload is only a probe).
+    """Store a binlog and wait until it is durable; an empty payload is only a probe.
 
     Raises what `PumpService.submit` raises.
     """
@@ -32,20 +32,20 @@ def write_binlog(service: PumpService, cluster_id: int, payload: bytes) -> Futur
 
 
 def pull(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -> Iterator[Transaction]:
-    """Endless: every transaction and fake with commit_ts > `after_ts`, as soon as the watermark covers it.
+    """Yield every transaction and fake with commit_ts > `after_ts`, as soon as the watermark covers it; endless.
 
-    Ends when `give_up()` says so (`Storage.wake` makes it ask at once). Raises what `catch_up` raises.
+    Ends when `give_up()` is true (`Storage.wake` makes it check at once). Raises what `catch_up` raises.
     """
     for batch in pull_batches(storage, after_ts, give_up):
         for transaction in batch:
             yield transaction
             if give_up():
                 return
-        del batch, transaction  # they may be large, and the next ones may be long in coming
+        del batch, transaction  # Release them before waiting: they may be large, and the next ones may take long.
 
 
 def pull_batches(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -> Iterator[list[Transaction]]:
-    """As `pull`, some MiB at once; what precedes an error is yielded before it is raised."""
+    """As `pull`, but in batches of some MiB; yields everything before an error, then raises it."""
     reader, last = Reader(storage), after_ts
     while not give_up():
         for read_to, found in catch_up(reader, last, give_up):

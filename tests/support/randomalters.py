@@ -1,7 +1,7 @@
-"""Drawn tables, ALTER statements of many clauses and changes of rows: what a session of a source may send.
+"""Random tables, ALTER statements of many clauses, and row changes, as a source's session may send them.
 
-A statement that the server refuses is in no log; most are drawn so that it takes them. What a table has is asked of
-the server before each statement.
+The server accepts most of the statements; refused ones are not logged. Each statement is based on the table's current
+structure, which is read from the server first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Clauses = list[str]
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of a table's columns: `plain` ones, those that are `generated`, and plain ones that may be `replaced`."""
+    """Names of a table's columns: `plain` ones, `generated` ones, and plain ones that may be `replaced`."""
 
     plain: tuple[str, ...]
     generated: tuple[str, ...]
@@ -44,7 +44,7 @@ class Columns:
 
 
 class RandomAlters:
-    """Statements over `TABLES` of the database that `link` is in; `ran`: those that the server took."""
+    """Random statements on `TABLES` in the current database of `link`; `ran`: those that the server accepted."""
 
     def __init__(self, seed: int, link: pymysql.connections.Connection[Any], family: str) -> None:
         self._draw, self._link, self._family = random.Random(seed), link, family
@@ -52,7 +52,7 @@ class RandomAlters:
         self._run("SET SESSION sql_mode = '', time_zone = '+00:00'")
 
     def step(self) -> None:
-        """The next statements."""
+        """Run the next statements."""
         draw, table = self._draw, self._draw.choice(TABLES)
         columns = self._columns(table)
         if not columns.plain:
@@ -85,8 +85,8 @@ class RandomAlters:
             tuple(name for name, extra, _ in columns if ("GENERATED" in extra.replace("DEFAULT_", "")) is wanted)
             for wanted in (False, True)
         )
-        # Where another column comes under a name, MariaDB leaves what a stored column has of the former one, and then
-        # logs what it does not store (test_logged_forms.py). MySQL refuses that.
+        # If another column takes over a name, MariaDB keeps a stored generated column's values from the former column,
+        # but then logs values that it does not store (test_logged_forms.py). MySQL refuses such an ALTER.
         stored = "".join(text for _, extra, text in columns if "STORED" in extra)
         return Columns(
             plain, generated, tuple(name for name in plain if name != "id" and quote_name(name).lower() not in stored)
@@ -137,7 +137,7 @@ class RandomAlters:
         self._run(f"{head} {self._draw.choice(['', 'shop.'])}{table} {', '.join(clauses)}")
 
     def _one(self, names: Sequence[str]) -> str:
-        """A name in the letters that a person may write it with."""
+        """A column's name in the letter cases that a person may use."""
         name = self._draw.choice(names)
         return quote_name(self._draw.choice([name, name, name.upper(), name.lower()]))
 
@@ -167,7 +167,7 @@ class RandomAlters:
         return [f"{word}{self._one(gone or NAMES)}"]
 
     def _again(self, columns: Columns) -> Clauses:
-        """A column goes, and another one comes under its name."""
+        """Drop a column, and add another one with its name."""
         name = self._one(columns.replaced or NAMES)
         added = f"{name} {self._definition()}"
         return [f"DROP {name}", self._draw.choice([f"ADD {added}{self._place(columns)}", f"ADD ({added})"])]

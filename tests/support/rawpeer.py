@@ -1,4 +1,4 @@
-"""A peer that sends raw HTTP/2 frames, whatever the rules say of them."""
+"""A peer that sends raw HTTP/2 frames, valid or not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def request_block(path: str = "/t.T/Echo", *more: tuple[bytes, bytes]) -> bytes:
 
 
 class RawPeer:
-    """A client that sends what it likes. `frames()` reads on."""
+    """A client that sends arbitrary frames. `frames()` reads on."""
 
     def __init__(self, address: str, *, settings: bytes = b"", source: str = "") -> None:
         host, _, port = address.rpartition(":")
@@ -28,16 +28,16 @@ class RawPeer:
         self.socket.sendall(data)
 
     def attack(self, data: bytes) -> None:
-        """Send what the other side may cut off on the way."""
+        """Send data although the other side may close the connection meanwhile."""
         try:
             self.socket.sendall(data)
         except TimeoutError:
             raise
         except OSError:
-            pass  # it closed while we sent: what it said before is still there to be read
+            pass  # The server closed the connection while we were sending; what it sent before can still be read.
 
     def call(self, stream_id: int, message: bytes, path: str = "/t.T/Echo") -> None:
-        """A whole unary request."""
+        """Send a whole unary request."""
         body = len(message).to_bytes(5, "big") + message
         self.send(
             frames.headers(stream_id, request_block(path), end_stream=False)
@@ -45,7 +45,7 @@ class RawPeer:
         )
 
     def begin(self, stream_id: int, declared: int, path: str = "/t.T/Echo") -> None:
-        """A request that says how long its message is and sends a byte of it."""
+        """Start a request: announce the message's length, and send one byte of it."""
         body = declared.to_bytes(5, "big") + b"x"
         head = frames.headers(stream_id, request_block(path), end_stream=False)
         self.send(head + frames.frame(frames.DATA, 0, stream_id, body))
@@ -68,24 +68,24 @@ class RawPeer:
             self._data += data
 
     def until(self, kind: int, stream_id: int | None = None) -> tuple[int, int, int, bytes]:
-        """The next frame of that kind, on that stream."""
+        """The next frame of that kind on that stream."""
         while (found := self.next()) is not None:
             if found[0] == kind and stream_id in (None, found[2]):
                 return found
         raise AssertionError(f"the connection ended before a frame of kind {kind}")
 
     def goaway_code(self) -> int:
-        """The code of the GOAWAY that ends the connection."""
+        """The error code of the GOAWAY that ends the connection."""
         payload = self.until(frames.GOAWAY)[3]
         assert self.next() is None, "it goes on after GOAWAY"
         return int.from_bytes(payload[4:8], "big")
 
     def reset_code(self, stream_id: int) -> int:
-        """The code of the RST_STREAM of that stream."""
+        """The error code of the RST_STREAM of that stream."""
         return int.from_bytes(self.until(frames.RST_STREAM, stream_id)[3], "big")
 
     def ping(self) -> bool:
-        """Whether the connection still lives."""
+        """Whether the connection still answers a PING."""
         self.send(frames.frame(frames.PING, 0, 0, b"12345678"))
         while (found := self.next()) is not None:
             if found[0] == frames.PING and found[1] & frames.ACK:
@@ -98,7 +98,7 @@ class RawPeer:
 
 @contextlib.contextmanager
 def raw(address: str, *, settings: bytes = b"", source: str = "") -> Iterator[RawPeer]:
-    """A raw peer that is closed. `source`: the address that it comes from."""
+    """A raw peer that is closed at the end. `source`: the local address to connect from."""
     peer = RawPeer(address, settings=settings, source=source)
     try:
         yield peer

@@ -1,4 +1,4 @@
-"""Runs of `binlake reparo` in tests: settings for a server, and the base that a capture's files belong to."""
+"""Runs of `binlake reparo` in tests: settings for a server, and the base to which a capture's files apply."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from deploy.local.handwork import plan_handwork
 
 
 def settings_of(server: MariaDb, folder: Path, **values: object) -> ReparoSettings:
-    """Of files in `folder`, for `server`."""
+    """Settings for the files in `folder` and the target `server`."""
     place = {"host": server.host, "port": server.port, "user": server.user}
     given = {key.replace("_", "-"): value for key, value in values.items()}
     return ReparoSettings.model_validate({"data-dir": str(folder), "dest-type": server.name, "dest-db": place, **given})
 
 
 def run(server: MariaDb, folder: Path, hook: Hook | None = None, **values: object) -> Restored:
-    """One run."""
+    """Run reparo once."""
     return restore(settings_of(server, folder, **values), LocalStore(folder), hook=hook)
 
 
 def write_index(folder: Path, lo: int) -> None:
-    """The index of all files that are there, as a feed has it: they hold everything behind `lo`."""
+    """Write an index of all existing files, as a feed does; it says that they hold everything after `lo`."""
     store, found = LocalStore(folder), []
     for file in select_binlog_files(store.list("")):
         content = store.get(file.name) or b""
@@ -50,7 +50,7 @@ def write_index(folder: Path, lo: int) -> None:
 
 
 def drop_files_before(folder: Path, ts: int) -> None:
-    """Take away what lies before `ts`, as a feed's retention does."""
+    """Delete the files that end before `ts`, as a feed's retention does."""
     store = LocalStore(folder)
     index = read_index(store)
     assert index is not None
@@ -63,7 +63,7 @@ def drop_files_before(folder: Path, ts: int) -> None:
 
 
 def load_base(capture: Capture, server: MariaDb, commit_ts: int) -> None:
-    """The source as it was at `commit_ts`, in an empty server: by the pipeline's functions, not by files."""
+    """Fill an empty server with the source as of `commit_ts`, by the pipeline's functions instead of files."""
     log = read_log(capture)
     target = Target(db_type=server.name, host=server.host, port=server.port, user=server.user)
     hands = plan_handwork(plan_ddl(log), capture.states(), tables_in_doubt(log))
@@ -79,8 +79,8 @@ def load_base(capture: Capture, server: MariaDb, commit_ts: int) -> None:
         replay.advance(commit_ts)
 
 
-def compared(capture: Capture, state: StateAt, server: MariaDb) -> Comparison:
-    """The server beside what TiDB showed."""
+def compare_with_state(capture: Capture, state: StateAt, server: MariaDb) -> Comparison:
+    """Compare the server's content with what TiDB showed in `state`."""
     connection = connect(server.host, server.port, server.user, server.password)
     new_collation = bool(capture.meta.get("new_collation", True))
     try:

@@ -1,4 +1,4 @@
-"""Replication files for tests of the Airflow shell: the least that is valid, with any section replaced."""
+"""Replication files for tests of the Airflow shell: the smallest valid one, with any section replaced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PARTS = {
 
 
 def write_replication(folder: Path, name: str, *, feeds: Sequence[str] = (), **sections: str | None) -> Path:
-    """Write `<folder>/<name>.toml`; a section given as text replaces the default one, None leaves it out."""
+    """Write `<folder>/<name>.toml`; a section given as text replaces the default one, None omits it."""
     parts = {key: text.format(lake=folder / "lake") for key, text in _PARTS.items()}
     parts.update({key.replace("_", "-"): text for key, text in sections.items() if text is not None})
     wanted = {key: text for key, text in parts.items() if sections.get(key, text) is not None}

@@ -1,4 +1,4 @@
-"""Random transactions that a server with unique keys accepts, and the rows they leave: for tests of mode ordered."""
+"""Random transactions that a server with unique keys accepts, and the resulting rows, for tests of mode ordered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = tuple[int | None, ...]
 
 
 class History:
-    """Random transactions that a server with these unique keys accepts, and the rows they leave."""
+    """Random transactions that a server with these unique keys accepts, and the resulting rows."""
 
     def __init__(self, seed: int, transactions: int) -> None:
         self.random = random.Random(seed)

@@ -1,9 +1,10 @@
-"""A job that answers as its script says, to show what an operator does with any answer; it does no work.
+"""A job that answers from a script and does no work; it shows how an operator reacts to each answer.
 
-Takes the arguments of `spark_jobs.commands.main` (after spark-submit's own, when it stands in for that), or those of
-`binlake_airflow.operators.child`: the result file, a command, its arguments. The script is JSON in the folder
-`BINLAKE_TEST_SCRIPT`: for each stage (of a feed: STAGE-FEED) a list of answers, one a try; the last one repeats. An
-answer is an outcome, or {"exit": N}: end so, without a result. Calls are kept there as lines of JSON.
+It takes the arguments of `spark_jobs.commands.main` (after spark-submit's own, if it replaces spark-submit), or those
+of `binlake_airflow.operators.child`: the result file, a command, its arguments. The script is JSON in the folder
+`BINLAKE_TEST_SCRIPT`: for each stage (for a feed: STAGE-FEED) a list of answers, one per try; the last one repeats. An
+answer is an outcome, or {"exit": N} to exit with that code and without a result. The job records its calls in the same
+folder as lines of JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 
 def main(argv: list[str]) -> int:
-    """Keep the call, write the answer."""
+    """Record the call, and write the answer."""
     folder = Path(os.environ["BINLAKE_TEST_SCRIPT"])
     before, own = _split(argv)
     if own[0].endswith(".json"):
@@ -43,7 +44,7 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _options(words: list[str]) -> dict[str, str]:
-    """What follows each option; an option alone is `true`, other words count in order."""
+    """Options with their values; an option without a value is `true`, positional arguments get numbers."""
     found: dict[str, str] = {}
     for at, word in enumerate(words):
         after = words[at + 1] if at + 1 < len(words) else "--"

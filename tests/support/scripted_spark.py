@@ -1,4 +1,4 @@
-"""A `spark-submit` that answers as its script says (support.scripted_job), for whoever starts one by its name."""
+"""A `spark-submit` that answers from a script (support.scripted_job), for callers that start it by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support import scripted_job
 
 
 def scripted_spark(place: Path) -> dict[str, str]:
-    """The environment that finds it in the folder `place`, and a folder of jars for it."""
+    """Put it into the folder `place`; return the environment that finds it, with a folder for its jars."""
     bin_folder, jars = place / "bin", place / "jars"
     for folder in (bin_folder, jars):
         folder.mkdir(parents=True)
@@ -25,5 +25,5 @@ def scripted_spark(place: Path) -> dict[str, str]:
 
 
 def script(place: Path, answers: dict[str, list[dict[str, Any]]]) -> None:
-    """What it says from now on: by stage, a list of answers, one a try."""
+    """Set its answers from now on: by stage, a list of answers, one per try."""
     (place / "script.json").write_text(json.dumps(answers))

@@ -1,8 +1,8 @@
-"""Tests that ask for `server` run on a MariaDB and on a MySQL: whatever a target may be, it does the same.
+"""Run tests that ask for `server` on both MariaDB and MySQL, because Binlake must behave the same on each target.
 
-A room takes part by having `pytest_generate_tests`, `server` and `empty_server` in its conftest.
-`@pytest.mark.servers("mariadb")` limits a test to some; `@pytest.mark.soak_on("mysql")` leaves a test's other half to
-`make soak`, and `soak_on()` takes one test out of that of its module.
+A folder takes part if its conftest has `pytest_generate_tests`, `server` and `empty_server`.
+`@pytest.mark.servers("mariadb")` limits a test to some servers. `@pytest.mark.soak_on("mysql")` leaves one server's
+half of a test to `make soak`; `soak_on()` exempts a test from its module's mark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FIXTURES = {"mariadb": "mariadb", "mysql": "mysql_target"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for each server."""
+    """Parametrize the test with each server."""
     if "server" in metafunc.fixturenames:
         only, later = (metafunc.definition.get_closest_marker(name) for name in ("servers", "soak_on"))
         names = only.args if only else _FIXTURES
@@ -33,6 +33,6 @@ def server(request: pytest.FixtureRequest) -> MariaDb:
 
 @pytest.fixture
 def empty_server(server: MariaDb) -> MariaDb:
-    """The same without any database of a test before."""
+    """The session's server without the databases of earlier tests."""
     server.wipe()
     return server

@@ -63,7 +63,7 @@ def types_row(chance: random.Random, key: int) -> dict[str, object]:
 
 
 class Shop:
-    """The workload, its lake, and what the target must have at the lake's end."""
+    """The workload, its lake, and the rows that the target must have at the lake's end."""
 
     def __init__(self, root: Path, target: MariaDb) -> None:
         self.server = target
@@ -75,7 +75,7 @@ class Shop:
         self.ts = self.lake.land()
 
     def copy(self, root: Path, seed: int = 1, **config: object) -> Shop:
-        """Another of the same, with a lake of its own below `root`; the target is filled anew."""
+        """A copy of this shop with its own lake in `root`; the target is filled anew."""
         made = copy.copy(self)
         made.chance = random.Random(seed)
         made.workload = self.workload.copy()
@@ -86,7 +86,7 @@ class Shop:
         return made
 
     def fill(self, server: MariaDb) -> None:
-        """The model's tables and rows on `server`."""
+        """Create the model's tables and rows on `server`."""
         fill(server, self.workload)
         execute(server, "ALTER TABLE shop.ci MODIFY k VARCHAR(40) COLLATE utf8mb4_general_ci NOT NULL")
 
@@ -122,7 +122,7 @@ class Shop:
         return self.workload.rows["shop", table]
 
     def spoil(self, changes: int) -> dict[str, Counter[tuple[str, str]]]:
-        """Give the target other rows than the model has; (key, kind) of each difference by table."""
+        """Make the target's rows differ from the model's; return (key, kind) of each difference by table."""
         spoilt = {name: [dict(row) for row in there] for (_, name), there in self.workload.rows.items()}
         for _ in range(changes):
             name = self.chance.choice([name for name, there in spoilt.items() if there])
@@ -132,7 +132,7 @@ class Shop:
         return {name: self._find_differences(name, there) for name, there in spoilt.items() if there != self.rows(name)}
 
     def refill(self, wanted: dict[str, list[Row]] | None = None) -> None:
-        """Make the target's rows those `wanted`, the model's if none are named."""
+        """Replace the target's rows by `wanted`, by default the model's rows."""
         wanted = {name: there for (_, name), there in self.workload.rows.items()} if wanted is None else wanted
         for name, there in wanted.items():
             execute(self.server, f"DELETE FROM shop.`{name}`")
@@ -169,14 +169,14 @@ class Shop:
                  for key in one.keys() | other.keys() if one.get(key) != other.get(key)}  # fmt: skip
         return Counter(kinds.items())
 
-    def found(self, verification: Verification) -> dict[str, Counter[tuple[str, str]]]:
-        """What verify listed, in the form of `spoil`."""
+    def count_differences(self, verification: Verification) -> dict[str, Counter[tuple[str, str]]]:
+        """The differences that verify listed, in the form of `spoil`."""
         told: dict[str, Counter[tuple[str, str]]] = {}
         for one in verification.differences:
             told.setdefault(one.table, Counter())[one.key, one.kind] += one.copies
         return told
 
     def shown(self, server: MariaDb | None = None) -> dict[str, Counter[str]]:
-        """All rows of the target, or of `server`, by plain SQL."""
+        """All rows of the target, or of `server`, read by plain SQL."""
         names = [name for _, name in self.workload.rows]
         return {name: Counter(map(str, rows(server or self.server, f"SELECT * FROM shop.`{name}`"))) for name in names}

@@ -1,4 +1,4 @@
-"""Binlog files of a capture as a feed of Binlake writes them: a window for each state that was recorded of it."""
+"""Binlog files of a capture as a feed of Binlake writes them: one window for each recorded state of the source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from deploy.local.commitlog import RULES, read_log
 
 
 def write_by_sink(folder: Path, capture: Capture, size: int = 1 << 15) -> Index:
-    """All of the capture, in files of about `size` bytes."""
+    """Write the whole capture in files of about `size` bytes."""
     store = LocalStore(folder)
     with BinlogPublisher(Storage("file", str(folder), file_size=size), "capture.files", store=store) as publisher:
         for lo, hi, messages in _windows(capture):

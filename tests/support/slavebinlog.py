@@ -1,4 +1,4 @@
-"""The drainer's messages, read with protobuf's generated classes: rows as canonical texts again."""
+"""Read the drainer's Kafka messages with protobuf's generated classes: rows as canonical texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from binlake.wire import slave_binlog_pb2 as pb
 
 
 def row_of_slave(table: pb.Table, row: pb.Row, columns: Mapping[str, ColumnInfo]) -> Row:
-    """A row of `table`."""
+    """A row of `table` as texts."""
     assert len(row.columns) == len(table.column_info)
     return {
         info.name: _text(columns[info.name], info.mysql_type, value)

@@ -1,4 +1,4 @@
-"""Full loads in tests: opened on a real server, read into rows as everything behind the pumps sees them."""
+"""Full loads in tests: opened on a real server, and read into rows as everything downstream of the pumps sees them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def opened(server: MariaDb, sessions: int = 3, tables: Sequence[Name] = ()) -> S
 def reader_of(
     server: MariaDb, snapshot: Snapshot, table: TableDef, *, chunk_rows: int = CHUNK_ROWS, most_rows: int = MOST_ROWS
 ) -> tuple[SnapshotReader, Progress]:
-    """A reader of one table, with the structure that it has now, and its progress."""
+    """A reader of one table with its current structure, and the reader's progress."""
     name = (table.db, table.name)
     with server.connect() as link:
         text = structures.read_create_text(link, name)
@@ -48,7 +48,7 @@ class _Lookup:
 
 
 def images(reader: SnapshotReader, table: TableDef) -> list[dict[str, str | None]]:
-    """The rows that the reader's values hold."""
+    """The rows that the reader's values contain."""
     read: list[dict[str, str | None]] = []
     for value in reader.values():
         changes = list(decode_transaction(commit_binlog(1, 2, b"k", value.value), 2, 1, _Lookup(table)))

@@ -1,4 +1,4 @@
-"""A source's log as the tests read it: settings for a private server, and everything that came."""
+"""A source's log as the tests read it: settings for a private server, and the transactions that were read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SERVER_ID = 4_000_000
 
 
 def source_of(*servers: MariaDb, **settings: object) -> SourceFile:
-    """The source that `servers` are, as feeder.toml has it."""
+    """A feeder.toml source with the address of the first server, and the others as alternatives."""
     first, *others = servers
     addresses = tuple(f"{one.host}:{one.port}" for one in others)
     own = {"name": "s1", "host": first.host, "port": first.port, "user": first.user, "addresses": addresses}
@@ -21,7 +21,7 @@ def source_of(*servers: MariaDb, **settings: object) -> SourceFile:
 
 
 def end_of(server: MariaDb) -> Position:
-    """Where the server's log ends."""
+    """The position at which the server's log ends."""
     link = connect(source_of(server))
     try:
         return read_log_end(link)
@@ -32,7 +32,7 @@ def end_of(server: MariaDb) -> Position:
 def transactions_until_now(
     server: MariaDb, since: Position, *, end: Position | None = None, **settings: object
 ) -> list[SourceTransaction]:
-    """The transactions behind `since` up to `end`, by default where the log ends now."""
+    """The transactions after `since` up to `end`, by default the log's current end."""
     end = end or end_of(server)
     log = open_log(source_of(server, **settings), SERVER_ID, since)
     taken: list[SourceTransaction] = []
@@ -47,5 +47,5 @@ def transactions_until_now(
 
 
 def _place(position: Position) -> tuple[str, ...]:
-    # Events that belong to no transaction may stand behind the last one; sets do not tell of them.
+    # After the last transaction, the log may have events that belong to none; GTID sets do not change with them.
     return (position.gtids,) if position.gtids else (position.file, str(position.offset))

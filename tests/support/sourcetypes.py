@@ -1,4 +1,4 @@
-"""Columns of all types that a source may have, with values drawn for them and the SQL that shows them losslessly."""
+"""Columns of all types that a source may have, random values for them, and lossless SQL expressions to read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Draw = Callable[[random.Random], str]
 
 
 class Kind(NamedTuple):
-    """A column's SQL type, its literals, the expression of its canonical text, and what of a text is compared."""
+    """A column's SQL type, its literals, the expression of its canonical text, and which part of a text is compared."""
 
     sql: str
     draw: Draw
@@ -24,7 +24,7 @@ class Kind(NamedTuple):
 
 
 def kinds(server: str) -> list[Kind]:
-    """All types of `server`, mysql or mariadb."""
+    """All types of `server`: mysql or mariadb."""
     document = Kind("json" if server == "mysql" else "longtext", _json_literal, "CAST({0} AS CHAR)", json.loads)
     plain = [*_integers(), *_decimals(), *_floats(), *_bits(), *_temporals(), *_texts(), *_binaries(), *_choices()]
     return [*plain, document]
@@ -66,7 +66,7 @@ def _decimal(precision: int, scale: int) -> Draw:
 
 
 def _floats() -> list[Kind]:
-    # The text of a FLOAT has 6 digits: as a DOUBLE it shows all.
+    # The text of a FLOAT has only 6 digits; converted to DOUBLE it shows all.
     single = Kind("float", _float(38), "CAST({0} AS DOUBLE)", lambda text: np.float32(text))
     return [single, Kind("double", _float(300), seen=float)]
 
@@ -190,14 +190,14 @@ def _json_literal(dice: random.Random) -> str:
 
 
 def drawn_json(dice: random.Random, depth: int = 0) -> Any:
-    """A document with numbers of all sizes, long and odd texts, and small and large containers."""
+    """A document with numbers of all sizes, long and unusual texts, and small and large containers."""
     kind = dice.randrange(9 if depth < 4 else 7)
     if kind == 7:
         return [drawn_json(dice, depth + 1) for _ in range(dice.choice((0, 1, 3, 20)))]
     if kind == 8:
         return {_key(dice): drawn_json(dice, depth + 1) for _ in range(dice.choice((0, 1, 3, 20)))}
     power = dice.choice((1, 8, 15, 16, 31, 32, 62, 63, 64))
-    # TiDB shows doubles between these with all their digits, as if they were integers.
+    # TiDB prints doubles in this range with all digits, as if they were integers.
     number = dice.choice((-1, 1)) * dice.uniform(0.1, 1) * 10 ** dice.choice((dice.randint(-20, 14), 24))
     text = "".join(dice.choices('aä中😀"\\\n', k=dice.choice((0, 1, 5, 127, 128, 300))))
     signed = -dice.getrandbits(min(power, 63))

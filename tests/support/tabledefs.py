@@ -1,4 +1,4 @@
-"""Table definitions in TiDB's JSON form, short to write in tests of what comes after decoding."""
+"""Short constructors for table definitions in TiDB's JSON form, for tests of everything after decoding."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def col(
     elems: tuple[str, ...] = (),
     **more: Any,
 ) -> Json:
-    """A column; text types are utf8mb4_bin unless said otherwise, `charset="binary"` makes them binary."""
+    """A column; text types are utf8mb4_bin by default, `charset="binary"` makes them binary."""
     charset = charset or ("utf8mb4" if tp in _TEXT else "binary")
     collate = collate or {"utf8mb4": "utf8mb4_bin", "binary": "binary"}.get(charset, f"{charset}_bin")
     kind = {

@@ -1,4 +1,4 @@
-"""A table of a MariaDB or MySQL in TiDB's JSON form: tests let a real server define what they log.
+"""Tables of a MariaDB or MySQL in TiDB's JSON form, so that tests can let a real server define what they log.
 
 Column ids are the ordinal positions, the table's id is 0.
 """
@@ -34,7 +34,7 @@ _COLUMNS = (
 
 
 def table_info_of(session: Session, name: Name, dialect: Dialect = "mariadb") -> Json | None:
-    """A TableInfo of the target's table, id 0; None when it is not there."""
+    """The TableInfo of a table on the target, with id 0; None if the table does not exist."""
     json_columns = _json_columns(session, name) if dialect == "mariadb" else frozenset()
     columns = [
         _column(dialect, position, column, "json" if column in json_columns else kind, *rest)
@@ -54,7 +54,7 @@ def table_info_of(session: Session, name: Name, dialect: Dialect = "mariadb") ->
 
 
 def _json_columns(session: Session, name: Name) -> frozenset[str]:
-    """MariaDB's JSON is a LONGTEXT with a check: the check tells."""
+    """The JSON columns; MariaDB's JSON is a LONGTEXT that is recognized by its check."""
     rows = session.rows(
         "SELECT CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS"
         " WHERE CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s",
@@ -91,7 +91,7 @@ def _column(
 
 
 def _default(text: str | None, extra: str, dialect: Dialect) -> tuple[str | None, bool]:
-    """(default, it is an expression). MariaDB shows SQL text, the others the value."""
+    """(default, whether it is an expression). MariaDB shows SQL text, the others show the value."""
     if text is None or (dialect == "mariadb" and text == "NULL"):
         return None, False
     if dialect != "mariadb":

@@ -1,4 +1,4 @@
-"""A network path to a server that a test can cut, or let fall silent, and mend again."""
+"""A network path to a server that a test can cut, freeze, and repair."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Self
 class TcpLink:
     """Forwards `port` to (host, port) of a server.
 
-    `cut`: what is open ends, and new connections end at once; `freeze`: nothing is carried any more, in either
-    direction, by what is open; `mend`: new connections work.
+    `cut`: open connections end, and new ones end at once. `freeze`: open connections stay open, but carry nothing in
+    either direction. `mend`: new connections work.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -22,7 +22,7 @@ class TcpLink:
         self.host, self.port = self._listener.getsockname()[:2]
         self._lock = threading.Lock()
         self._open: dict[threading.Event, threading.Event] = {}
-        """By what asks a connection to end, what says that it has."""
+        """By the event that asks a connection to end, the event that says it has ended."""
         self._frozen = threading.Event()
         self._is_cut = False
         self._threads: list[threading.Thread] = []
@@ -39,7 +39,7 @@ class TcpLink:
             thread.join(timeout=10)
 
     def cut(self) -> None:
-        """End every connection; when it returns, nothing comes through any more."""
+        """End every connection; after the return, nothing is forwarded any more."""
         with self._lock:
             self._is_cut = True
             ended = list(self._open.values())
@@ -49,11 +49,11 @@ class TcpLink:
             assert one.wait(timeout=10)
 
     def freeze(self) -> None:
-        """Carry nothing any more, but leave the connections open."""
+        """Forward nothing any more, but leave the connections open."""
         self._frozen.set()
 
     def mend(self) -> None:
-        """Carry new connections."""
+        """Forward new connections again."""
         with self._lock:
             self._is_cut = False
             self._frozen = threading.Event()

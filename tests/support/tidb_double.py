@@ -1,7 +1,7 @@
-"""A MariaDB at rest in the place of a TiDB server that is asked as of a commit_ts, for loads by SQL.
+"""A MariaDB without writers that stands in for a TiDB server which is read as of a commit_ts, for loads by SQL.
 
-Between it and its clients stands `Snapshots`: it answers `SET SESSION tidb_snapshot = …` itself and remembers it; all
-else is the server's own. What the server holds when it is read must be what the source held at that commit_ts.
+The proxy `Snapshots` sits between it and its clients. The proxy answers `SET SESSION tidb_snapshot = …` itself and
+records it; the server answers everything else. The server must hold what the source held at that commit_ts.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SNAPSHOT = "SET SESSION tidb_snapshot = "
 
 
 class Snapshots:
-    """Use as a context manager. `asked`: each tidb_snapshot that a session set; `queries`: all that was asked.
+    """Use as a context manager. `asked`: each tidb_snapshot that a session set; `queries`: all queries.
 
-    `refuse`: given each query, breaks the connection where it is true.
+    `refuse`: a predicate on each query; if it is true, the connection is broken.
     """
 
     def __init__(self, server: MariaDb, refuse: Callable[[str], bool] = lambda _: False) -> None:
@@ -40,7 +40,7 @@ class Snapshots:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A listener that is closed under accept() wakes it up on some systems only.
+        # Closing the listener wakes up accept() on some systems only.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -93,7 +93,7 @@ def _end(*sockets: socket.socket) -> None:
 
 
 def write_history(server: MariaDb, jobs: Iterable[Mapping[str, object]]) -> None:
-    """TiDB's tables of DDL jobs: `jobs` are over, none runs."""
+    """Fill TiDB's tables of DDL jobs: `jobs` have ended, none runs."""
     columns = "(job_id BIGINT NOT NULL PRIMARY KEY, job_meta LONGBLOB)"
     execute(
         server,

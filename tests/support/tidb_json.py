@@ -1,4 +1,4 @@
-"""TableInfo, DBInfo and job JSON in TiDB's form, short to write in tests."""
+"""Short constructors for TableInfo, DBInfo and job JSON in TiDB's form."""
 
 from __future__ import annotations
 

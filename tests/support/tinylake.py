@@ -1,7 +1,8 @@
-"""A lake of a few windows made without Spark, and a target written by plain SQL from the model: for what reads both.
+"""A lake of a few windows made without Spark, and a target filled by plain SQL from the model, for code that reads
+both.
 
-Rows are decoded, DDL planned and mirrors kept by the core's own functions; the target's rows come from the workload's
-model, so nothing that is under test wrote them.
+The core's own functions decode rows, plan DDL and maintain mirrors. The target's rows come from the workload's model,
+so no code under test wrote them.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ class TinyLake:
         self._rules = Rules.of(self.replication)
 
     def copy(self, root: Path, workload: Workload, config: Mapping[str, Any]) -> TinyLake:
-        """The same lake below `root`, with more `config`; `workload` goes on from here."""
+        """The same lake copied below `root`, with more `config`; continues with `workload`."""
         shutil.copytree(self._root / "lake", root / "lake")
         made = TinyLake(root, workload, {**self._config, **config})
         made.hi = self.hi
         return made
 
     def land(self, *, mirrored: bool = True) -> int:
-        """All that was logged since the last window; its end."""
+        """Land a window with everything logged since the last one; return its end."""
         lo, self.hi = self.hi, self.workload.clock()
         if not self._history.exists():
             self._history.begin(lo, SchemaState().fold(self._logged(0, lo)[2]))
@@ -84,7 +85,7 @@ class TinyLake:
         return self.hi
 
     def inject(self, lo: int, injection: Injection) -> None:
-        """Into the window that starts at `lo` and was landed last: a statement of the target's own."""
+        """Add a statement for the target only to the window that starts at `lo`, which must be the last one landed."""
         rows = [_ddl_row(f"{lo}-{self.hi}", ddl) for ddl in add_injections([], [injection], lo, self.hi, 0)]
         write_deltalake(self.paths.table("ddl"), pa.Table.from_pylist(rows, DDL.arrow_schema()), mode="append")
 
@@ -163,7 +164,7 @@ def _ddl_row(window: str, ddl: LandedDdl) -> dict[str, Any]:
 
 
 def fill(server: MariaDb, workload: Workload, tables: Sequence[Name] | None = None) -> None:
-    """Make the workload's databases and tables on `server` and put the model's rows there."""
+    """Create the workload's databases and tables on `server`, and insert the model's rows."""
     names = list(workload.rows) if tables is None else list(tables)
     for db in dict.fromkeys(db for db, _ in names):
         execute(server, f"CREATE DATABASE IF NOT EXISTS `{db}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
@@ -192,7 +193,7 @@ def put(server: MariaDb, table: TableDef, rows: Sequence[Row]) -> None:
 
 
 def set_checkpoint(server: MariaDb, ts: int, *, consistent: bool = True, task: str = "demo") -> None:
-    """The target's checkpoint row, and whose it is."""
+    """Write the target's checkpoint row and its owner."""
     session = Session(target_of(server))
     create_tables(session, "tidb_binlog")
     session.close()
@@ -210,7 +211,7 @@ def target_config(server: MariaDb, **more: Any) -> dict[str, Any]:
 
 
 def replication_toml(replication: Replication) -> str:
-    """The replication as a file: what these tests set of it."""
+    """The replication as the text of a file, with the settings that these tests use."""
     target, sql = replication.target, replication.source.sql
     assert target is not None
     lines = [f'name = "{replication.name}"', "[lake]", f'path = "{replication.lake.path}"', "[target]"]

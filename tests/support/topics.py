@@ -1,4 +1,4 @@
-"""What readers of committed messages find in the topics of a real Kafka."""
+"""Read a real Kafka's topics as readers of committed messages do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Read:
-    """A message as it lies in its partition."""
+    """A message as stored in its partition."""
 
     partition: int
     key: bytes
@@ -20,10 +20,10 @@ class Read:
 
 
 def read_topic(brokers: str, topic: str) -> list[Read]:
-    """All committed messages of `topic`, each partition in its order; [] when it does not exist.
+    """All committed messages of `topic` in partition order; [] if it does not exist.
 
-    A commit is acknowledged before its marks are in the partitions: until then their committed messages end earlier, so
-    this reads up to where each partition ended when it began, whoever had written that.
+    Kafka acknowledges a commit before it writes the commit markers to the partitions; until then, readers see less. So
+    this reads up to where each partition ended when it began, whoever wrote the last messages.
     """
     settings = {"bootstrap.servers": brokers, "group.id": "test", "isolation.level": "read_committed"}
     with Consumer(settings | {"enable.partition.eof": True}) as consumer:
@@ -47,7 +47,7 @@ def read_topic(brokers: str, topic: str) -> list[Read]:
 
 
 def _ends(brokers: str, places: list[TopicPartition]) -> dict[int, int]:
-    """Where each partition ends, with what transactions have not committed yet."""
+    """The end of each partition, including what uncommitted transactions have written so far."""
     settings = {"bootstrap.servers": brokers, "group.id": "test", "isolation.level": "read_uncommitted"}
     with Consumer(settings) as consumer:
         return {place.partition: consumer.get_watermark_offsets(place, _WAIT_S)[1] for place in places}

@@ -1,4 +1,4 @@
-"""A primary of either family, and another server that replicates from it by GTIDs."""
+"""A primary of either family, and a server that replicates from it by GTIDs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _WAIT_S = 120
 
 @dataclass(frozen=True)
 class Topology:
-    """A primary, and another server that replicates from it."""
+    """A primary, and a server that replicates from it."""
 
     primary: MariaDb
     replica: MariaDb
 
     def replicate(self) -> None:
-        """Let the replica go on; it may be doing so."""
+        """Start replication; does nothing if it is running."""
         execute(self.replica, "START REPLICA")
 
     def stop_replicating(self) -> None:
-        """Let the replica stop at its position."""
+        """Stop the replica at its current position."""
         execute(self.replica, "STOP REPLICA")
 
     def wait_for_replica(self) -> None:
-        """Until it has all that the primary has now."""
+        """Wait until the replica has everything that the primary has now."""
         wait = "WAIT_FOR_EXECUTED_GTID_SET" if isinstance(self.primary, MySql) else "MASTER_GTID_WAIT"
         [(late,)] = rows(self.replica, f"SELECT {wait}(%s, {_WAIT_S})", (end_of(self.primary).gtids,))
         assert late == 0, "the replica does not get there"
@@ -36,7 +36,7 @@ class Topology:
 
 @contextlib.contextmanager
 def start_replica(primary: MariaDb) -> Iterator[Topology]:
-    """A new server that replicates what `primary` does from now on; it has none of what was done before."""
+    """Start a new server that replicates what `primary` does from now on, and nothing from before."""
     is_mysql = isinstance(primary, MySql)
     private = mysql_in_memory(MySql.source_options(22)) if is_mysql else mariadb_in_memory(MariaDb.source_options(21))
     with private as replica:

@@ -1,4 +1,4 @@
-"""A shop whose rows continuous validation compares behind each window."""
+"""A shop whose rows continuous validation compares after each window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from binlake.repair.validation.ledger import Ledger
 
 
 class Watched:
-    """A shop whose validation has passed its first window; each `window` changes some items, and is applied."""
+    """A shop whose validation has passed its first window; each `window` changes some items and is applied."""
 
     def __init__(self, shop: Shop, **options: Any) -> None:
         self.shop, self.lake = shop, shop.lake
@@ -26,7 +26,7 @@ class Watched:
     def run(self, **options: Any) -> ValidationResult:
         sections = {name: value for name, value in options.items() if name == "filters"}
         validation = {**self.options, **{name: value for name, value in options.items() if name not in sections}}
-        # As a file would be read: with its aliases.
+        # Validate as when read from a file, with the field aliases.
         raw = self.lake.replication.model_dump(mode="json", by_alias=True) | {"validation": validation, **sections}
         raw["source"] |= self.source
         return validate(Replication.model_validate(raw), 0, self.lake.hi, "run")

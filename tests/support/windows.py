@@ -35,7 +35,7 @@ Kind = Literal["ddl", "delete", "replace", "insert"]
 
 @dataclass
 class Window:
-    """A StatementSource that is filled by its methods; `lo` and `hi` are commit_ts."""
+    """A StatementSource that its methods fill; `lo` and `hi` are commit_ts."""
 
     lo: int
     hi: int
@@ -56,7 +56,7 @@ class Window:
         repeatable: bool = True,
         db: str = "app",
     ) -> Window:
-        """A DDL that opens the next segment."""
+        """A DDL that starts the next segment."""
         self.plans[-1] = replace(self.plans[-1], end_ts=commit_ts - 1)
         number = len(self.plans)
         batch = _batch(number, Phase.DDL, 0, "ddl", (sql,) if isinstance(sql, str) else sql, db=db)
@@ -88,12 +88,12 @@ class Window:
         )
 
     def unlog(self, text: str) -> Window:
-        """Phase 1 on the keyless app.log: one row by value."""
+        """Phase 1 on the keyless app.log: delete one row by value."""
         sql = f"DELETE FROM app.log WHERE line = '{text}' LIMIT 1"
         return self._add(Phase.DELETE, "delete", sql, expect=1, table="log")
 
     def statement(self, sql: str, phase: Phase = Phase.WRITE, table: str = "t") -> Window:
-        """Any statement."""
+        """Add any statement."""
         return self._add(phase, "replace" if phase == Phase.WRITE else "delete", sql, table=table)
 
     def _add(
@@ -115,7 +115,7 @@ class Window:
         return self
 
     def into(self, target: Target, *names: tuple[str, str]) -> Window:
-        """The last segment says which tables get rows: `names`, as they are on the target now."""
+        """Set the tables `names`, as they are on the target now, as those that get rows in the last segment."""
         with closing(Session(target)) as session:
             forms = read_definitions(session, names, target.db_type).tables
         self.plans[-1] = replace(self.plans[-1], expected=Expected(tables=forms))
@@ -130,7 +130,7 @@ class Window:
         return (b for b in self.written if (b.segment, b.phase) == (segment, phase))
 
     def manifest(self) -> ApplyManifest:
-        """What convert would have pinned."""
+        """The manifest that convert would have pinned."""
         every = [*self.written, *(plan.ddl for plan in self.plans if plan.ddl)]
         digest = digest_of_index(batch_to_row(batch) for batch in every)
         rows = sum(b.rows for b in self.written)
@@ -170,7 +170,7 @@ def _batch(
 
 
 def target_of(server: MariaDb, **changes: object) -> Target:
-    """The [target] of a test server."""
+    """The [target] section of a test server."""
     values = {"host": server.host, "port": server.port, "user": server.user, "db_type": server.name, "lease_s": 30}
     return Target(**{**values, **changes})
 
@@ -183,7 +183,7 @@ def apply(
 
 
 def apply_in_runs(target: Target, window: Callable[[], Window]) -> None:
-    """`apply`, in three runs at most: not all that may meet a lost connection is repeated within a run."""
+    """Run `apply` up to three times, because a run does not repeat every step that may lose its connection."""
     for _ in range(3):
         with contextlib.suppress(TargetUnavailable):
             apply(target, window())
@@ -191,18 +191,18 @@ def apply_in_runs(target: Target, window: Callable[[], Window]) -> None:
 
 
 def at(step: str, number: int, act: Callable[[], None]) -> Callable[[str], None]:
-    """A hook that acts the `number`-th time (from 1) that `step` is passed; another process can be given it."""
+    """A hook that acts when `step` is reached for the `number`-th time (from 1); it can be sent to another process."""
     return partial(_act_at, step, number, itertools.count(1), act)
 
 
 def _act_at(step: str, number: int, passes: Iterator[int], act: Callable[[], None], passed: str) -> None:
-    # `next` of a count is one step of the interpreter: no two threads get one number.
+    # `next` of a count is atomic in the interpreter, so no two threads get the same number.
     if passed == step and next(passes) == number:
         act()
 
 
 def signal_me(which: signal.Signals) -> Callable[[], None]:
-    """Send a signal to the calling process; from a thread of its own, go on once the main thread has taken it."""
+    """Send a signal to the calling process; in another thread, wait until the main thread has handled it."""
     return partial(_signal, which)
 
 
@@ -210,19 +210,19 @@ def _signal(which: signal.Signals) -> None:
     flag = getattr(signal.getsignal(which), "__self__", None)
     os.kill(os.getpid(), which)
     if isinstance(flag, StopFlag) and threading.current_thread() is not threading.main_thread():
-        # Else the other connections may apply the rest of the window before.
+        # Otherwise the other connections might apply the rest of the window first.
         wait_until(flag.is_set)
 
 
 def apply_in_child(
     target: Target, window: Window, hook: Callable[[str], None] | None = None, relay: WriteAhead | None = None
 ) -> int:
-    """Start `apply` in a process of its own; its pid."""
+    """Start `apply` in a child process; return its pid."""
     return start_child(apply, target, window, hook, relay)
 
 
 def apply_ordered_in_child(target: Target, window: Window, hook: Callable[[str], None]) -> int:
-    """The same in mode ordered, whose checkpoint moves at every chance."""
+    """The same in mode ordered, with a checkpoint that moves as often as possible."""
     return start_child(_apply_ordered, target, window, hook)
 
 
@@ -232,11 +232,11 @@ def _apply_ordered(target: Target, window: Window, hook: Callable[[str], None]) 
 
 
 class Crash(Exception):
-    """The process is gone, as far as the code under test can tell."""
+    """Stands for the end of the process: the code under test does not catch it."""
 
 
 def crashing(chance: Random, share: float) -> Callable[[str], None]:
-    """A hook that crashes at this share of all steps."""
+    """A hook that crashes at random in this share of all steps."""
 
     def hook(_step: str) -> None:
         if chance.random() < share:
@@ -246,7 +246,7 @@ def crashing(chance: Random, share: float) -> Callable[[str], None]:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60, every: float = 0.02) -> None:
-    """Ask `every` so many seconds; fails when it does not come true in time."""
+    """Check the condition `every` so many seconds; fail if it is not true in time."""
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit
@@ -254,6 +254,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60, every: float 
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the process was stopped by a signal."""
+    """Whether a signal has stopped the process."""
     with open(f"/proc/{pid}/stat") as stat:
         return stat.read().rsplit(")", 1)[1].split()[0] == "T"

@@ -1,8 +1,8 @@
-"""A small TiDB to write tests with: DDL jobs, transactions and the state they must lead to.
+"""A small TiDB to write tests with: DDL jobs, transactions, and the state to which they must lead.
 
-It keeps its tables as plain rows beside what it logs, so a test compares the target with the model and not with a
-second run of the pipeline. `clock` gives timestamps (a counter, or a real PD), `sink` takes each binlog as it is logged
-(a list, or a pump client): with the defaults a workload becomes a capture folder (`write`).
+It keeps its tables as plain rows next to what it logs, so a test compares the target with the model and not with a
+second run of the pipeline. `clock` gives timestamps (a counter, or a real PD); `sink` receives each binlog as it is
+logged (a list, or a pump client). With the defaults, a workload can be written as a capture folder (`write`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def text(name: str, length: int = 64, **more: Any) -> Col:
 
 
 def counter(start_ms: int = 1_795_000_000_000) -> Callable[[], int]:
-    """A clock of its own: one millisecond a call."""
+    """A clock that counts up by one millisecond per call."""
     ticks = itertools.count(start_ms)
     return lambda: next(ticks) << 18
 
@@ -57,23 +57,23 @@ class Workload:
     _tables: dict[tuple[str, str], TableDef] = field(default_factory=dict)
 
     def copy(self) -> Workload:
-        """Another that has done the same so far; both go on with one clock."""
+        """A copy with the same history; both continue with the same clock."""
         made = replace(self, logged=list(self.logged), jobs=list(self.jobs), rows=self.states())
         made._dbs, made._tables = dict(self._dbs), dict(self._tables)
         return made
 
     def log(self, binlog: pb.Binlog) -> None:
-        """Hand one binlog to the pumps."""
+        """Send one binlog to the pumps."""
         self.logged.append(binlog)
         if self.sink is not None:
             self.sink(binlog)
 
     def table(self, db: str, name: str) -> TableDef:
-        """The present definition."""
+        """The current definition."""
         return self._tables[db, name]
 
     def create_database(self, name: str) -> int:
-        """CREATE DATABASE; its commit_ts."""
+        """CREATE DATABASE; return its commit_ts."""
         info = database_json(next(self._ids), name)
         self._dbs[name] = DbInfo.from_json(info)
         return self._ddl(Action.CREATE_SCHEMA, name, "", f"CREATE DATABASE `{name}`", db_info=info)
@@ -81,14 +81,14 @@ class Workload:
     def create_table(
         self, db: str, name: str, columns: Sequence[Col], primary: Sequence[str] = (), unique: Sequence[str] = ()
     ) -> int:
-        """CREATE TABLE with a clustered integer key when `primary` is one integer column; its commit_ts."""
+        """CREATE TABLE with a clustered integer key if `primary` is one integer column; return its commit_ts."""
         info = self._info(next(self._ids), name, columns, primary, unique)
         self._put(db, info)
         self.rows[db, name] = []
         return self._ddl(Action.CREATE_TABLE, db, name, create_sql(name, columns, _keys(primary, unique)), info)
 
     def add_column(self, db: str, name: str, column: Col) -> int:
-        """ADD COLUMN at the end, filled with its default; its commit_ts."""
+        """ADD COLUMN at the end, filled with its default; return its commit_ts."""
         info = json.loads(json.dumps(self.table(db, name).raw))
         new = column_json(column, max(c["id"] for c in info["cols"]) + 1, len(info["cols"]))
         info["cols"].append({**new, "origin_default": column.default})
@@ -98,7 +98,7 @@ class Workload:
         return self._ddl(Action.ADD_COLUMN, db, name, f"ALTER TABLE `{name}` ADD COLUMN {column.sql}", info)
 
     def drop_column(self, db: str, name: str, column: str) -> int:
-        """DROP COLUMN; its commit_ts."""
+        """DROP COLUMN; return its commit_ts."""
         info = json.loads(json.dumps(self.table(db, name).raw))
         info["cols"] = [c for c in info["cols"] if c["name"]["O"] != column]
         for offset, kept in enumerate(info["cols"]):
@@ -109,7 +109,7 @@ class Workload:
         return self._ddl(Action.DROP_COLUMN, db, name, f"ALTER TABLE `{name}` DROP COLUMN `{column}`", info)
 
     def truncate(self, db: str, name: str) -> int:
-        """TRUNCATE TABLE; its commit_ts."""
+        """TRUNCATE TABLE; return its commit_ts."""
         old = self.table(db, name)
         info = {**old.raw, "id": next(self._ids)}
         self._put(db, info)
@@ -117,21 +117,21 @@ class Workload:
         return self._ddl(Action.TRUNCATE_TABLE, db, name, f"TRUNCATE TABLE `{name}`", info, table_id=old.id)
 
     def drop_table(self, db: str, name: str) -> int:
-        """DROP TABLE; its commit_ts."""
+        """DROP TABLE; return its commit_ts."""
         old = self._tables.pop((db, name))
         del self.rows[db, name]
         return self._ddl(Action.DROP_TABLE, db, name, f"DROP TABLE `{name}`", dict(old.raw))
 
     def begin(self) -> Txn:
-        """A transaction; nothing is logged before it ends."""
+        """Start a transaction; nothing is logged before it ends."""
         return Txn(self, self.clock())
 
     def states(self) -> dict[tuple[str, str], list[Row]]:
-        """The rows of all tables now."""
+        """The current rows of all tables."""
         return {name: [dict(row) for row in rows] for name, rows in self.rows.items()}
 
     def write(self, folder: Path, cluster_id: int = 1) -> Path:
-        """Make a capture folder of all that was logged so far."""
+        """Write everything logged so far as a capture folder."""
         folder.mkdir(parents=True, exist_ok=True)
         payloads = [binlog.SerializeToString() for binlog in self.logged]
         (folder / "binlogs.bin").write_bytes(b"".join(struct.pack("<I", len(p)) + p for p in payloads))
@@ -178,7 +178,7 @@ class Workload:
 
 @dataclass
 class Txn:
-    """A transaction: its row changes go to the model at commit."""
+    """A transaction; the model gets its row changes at commit."""
 
     workload: Workload
     start_ts: int
@@ -189,15 +189,15 @@ class Txn:
         return self._add("insert", db, table, None, row)
 
     def delete(self, db: str, table: str, **row: object) -> Txn:
-        """DELETE that whole row."""
+        """DELETE a row, given with all its columns."""
         return self._add("delete", db, table, row, None)
 
     def update(self, db: str, table: str, before: Mapping[str, object], **after: object) -> Txn:
-        """UPDATE the row `before`: columns not named in `after` keep their value."""
+        """UPDATE the row `before`; columns not named in `after` keep their values."""
         return self._add("update", db, table, before, {**before, **after})
 
     def prewrite(self) -> pb.Binlog:
-        """Log the P."""
+        """Log the prewrite binlog (P)."""
         builders: dict[int, MutationBuilder] = {}
         for op, table, before, after in self.changes:
             builder = builders.setdefault(table.id, MutationBuilder(table))
@@ -209,7 +209,7 @@ class Txn:
         return binlog
 
     def commit(self, prewritten: pb.Binlog | None = None) -> int:
-        """Log P (unless given) and C; the commit_ts."""
+        """Log P (unless `prewritten` is given) and C; return the commit_ts."""
         prewritten = prewritten or self.prewrite()
         commit_ts = self.workload.clock()
         self.workload.log(build.commit(prewritten, commit_ts))

@@ -1,6 +1,6 @@
-"""Each test that asks for `server` or `target` runs on a MariaDB and on a MySQL, as far as its mark `servers` lets it.
+"""Each test that asks for `server` or `target` runs on MariaDB and on MySQL, unless its mark `servers` limits it.
 
-A fresh database `app` and no tables of ours before each test that asks for `target`.
+Each test that asks for `target` starts with a new database `app` and without any of Binlake's tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytest_generate_tests, server, empty_server = servers.pytest_generate_tests, ser
 
 @pytest.fixture
 def target(server: MariaDb) -> Iterator[Target]:
-    """The session's server with app.t(id, v) and the keyless app.log(line), empty, and no checkpoint."""
+    """The session's server with the empty tables app.t(id, v) and app.log(line), which has no key; no checkpoint."""
     server.end_sessions()
     execute(
         server,

@@ -1,4 +1,4 @@
-"""`binlake bootstrap`: what the feeder's page says of loads, and where the lake stands behind them."""
+"""`binlake bootstrap` combines the feeder's page about its full loads with the lake's position."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def replication(folder: Path) -> Replication:
     )
 
 
-def started(folder: Path, start: int, landed: int = 0) -> Replication:
+def begin_lake(folder: Path, start: int, landed: int = 0) -> Replication:
     found = replication(folder)
     log = WindowLog(LakePaths.of(found))
     log.record(WindowEvent("start", start, start, "done"))
@@ -41,7 +41,7 @@ def started(folder: Path, start: int, landed: int = 0) -> Replication:
     return found
 
 
-def test_a_source_that_is_not_loaded_yet_is_waited_for(tmp_path: Path) -> None:
+def test_bootstrap_waits_while_a_source_is_not_loaded(tmp_path: Path) -> None:
     loads = read_loads(page(source(DONE), source(None, "shard-2", "starting"), source(None, "shard-3")))
     assert [(load.source, load.state) for load in loads] == [("shard-1", "done"), ("shard-2", "waiting")]
     state = read_bootstrap(replication(tmp_path), loads)
@@ -51,21 +51,21 @@ def test_a_source_that_is_not_loaded_yet_is_waited_for(tmp_path: Path) -> None:
     assert "25 of about 50 rows (50 %)" in read_bootstrap(replication(tmp_path), reading).text
 
 
-def test_the_base_is_followed_through_the_lake(tmp_path: Path) -> None:
+def test_bootstrap_reports_when_the_base_is_loaded_and_landed(tmp_path: Path) -> None:
     loads = read_loads(page(source(DONE)))
     assert read_bootstrap(replication(tmp_path / "new"), loads).phase == "loaded"
-    assert read_bootstrap(started(tmp_path / "behind", 1000, 1999), loads).phase == "loaded"
-    state = read_bootstrap(started(tmp_path / "landed", 0, 2000), loads)
+    assert read_bootstrap(begin_lake(tmp_path / "behind", 1000, 1999), loads).phase == "loaded"
+    state = read_bootstrap(begin_lake(tmp_path / "landed", 0, 2000), loads)
     assert state.phase == "landed"
     assert state.to_dict()["loads"][0]["commit_ts"] == "2000"
 
 
-def test_a_lake_that_begins_behind_the_load_is_refused(tmp_path: Path) -> None:  # R-34
+def test_lake_that_starts_after_the_load_is_refused(tmp_path: Path) -> None:  # R-34
     with pytest.raises(CheckpointConflict, match=r"begins after.*initial-commit-ts"):
-        read_bootstrap(started(tmp_path, 1001), read_loads(page(source(DONE))))
+        read_bootstrap(begin_lake(tmp_path, 1001), read_loads(page(source(DONE))))
 
 
-def test_what_cannot_be_followed_is_said_at_once() -> None:
+def test_failed_or_missing_load_is_reported_at_once() -> None:
     with pytest.raises(SourceUnavailable, match=r"gave up a source: why.*shard-1"):
         read_loads(page(source(state="failed")))
     with pytest.raises(ConfigError, match="no source of the feeder had a full load"):

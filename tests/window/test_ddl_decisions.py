@@ -1,4 +1,4 @@
-"""What a decided DDL says under filters and routes: its names, its text, its sides and what an operator is told."""
+"""A planned DDL under filters and routes: its names, its text, its definitions before and after, and its alert."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def shop(*tables: str) -> Workload:
     return w
 
 
-def moved(w: Workload, query: str, **to: tuple[str, str]) -> None:
+def rename_tables(w: Workload, query: str, **to: tuple[str, str]) -> None:
     """RENAME TABLE of several tables of `shop`."""
     infos = []
     for table, (_, name) in to.items():
@@ -33,7 +33,7 @@ def moved(w: Workload, query: str, **to: tuple[str, str]) -> None:
     w.jobs[-1]["binlog"]["MultipleTableInfos"] = infos
 
 
-def test_what_is_filtered_keeps_the_names_of_the_source() -> None:  # R-28
+def test_filtered_ddl_keeps_the_sources_names() -> None:  # R-28
     w = shop()
     w.add_column("shop", "b", integer("n"))
     rule = {"schema-pattern": "shop", "target-schema": "x"}
@@ -41,19 +41,19 @@ def test_what_is_filtered_keeps_the_names_of_the_source() -> None:  # R-28
     assert [(ddl.db, ddl.table, ddl.reason) for ddl in found if ddl.table or ddl.db == "x"] == [
         ("x", "", ""), ("x", "a", ""), ("shop", "b", "filtered"), ("shop", "b", "filtered"),
     ]  # fmt: skip
-    # Without routes names are the source's whatever is decided.
+    # Without routes, names are the source's in any case.
     assert [(ddl.db, ddl.table) for ddl in plan(w)[2:]] == [("shop", "a"), ("shop", "b"), ("shop", "b")]
 
 
-def test_a_list_of_renames_that_leaves_nothing_drops_nothing() -> None:  # issue 13.2
+def test_rename_list_without_tables_that_leave_drops_nothing() -> None:  # issue 13.2
     w = shop()
     query = "RENAME TABLE `shop`.`a` TO `shop`.`c`, `shop`.`b` TO `shop`.`d`"
-    moved(w, query, a=("shop", "c"), b=("shop", "d"))
+    rename_tables(w, query, a=("shop", "c"), b=("shop", "d"))
     found = plan(w, **RENAMED_OUT)[-1]
     assert (found.sql, found.alert) == (query, "")
 
 
-def test_a_rename_that_is_left_out_of_a_list_is_named() -> None:  # R-28
+def test_renames_left_out_of_a_list_are_named() -> None:  # R-28
     w = shop()
     info = {**w.table("shop", "b").raw, "name": {"O": "d", "L": "d"}}
     log = {**w.table("shop", "a").raw, "name": {"O": "log", "L": "log"}}
@@ -64,7 +64,7 @@ def test_a_rename_that_is_left_out_of_a_list_is_named() -> None:  # R-28
     assert found.alert == "the renames of or to archive.log are left out"
 
 
-def test_of_a_list_that_drops_several_tables_each_job_drops_its_own() -> None:  # issue 13.1
+def test_each_job_of_a_multi_table_drop_drops_its_own_table() -> None:  # issue 13.1
     w = shop()
     for table in ("a", "b"):
         w._ddl(Action.DROP_TABLE, "shop", table, "DROP TABLE `a`, `b`", dict(w.table("shop", table).raw))
@@ -72,7 +72,7 @@ def test_of_a_list_that_drops_several_tables_each_job_drops_its_own() -> None:  
 
 
 def with_text(query: str) -> Workload:
-    """A table gets a column `n` with the default 5 by a text that TiDB could not restore."""
+    """A table gets a column `n` with the default 5 by a statement text that TiDB could not restore."""
     w = shop("a")
     info = {**w.table("shop", "a").raw}
     w.add_column("shop", "a", integer("n", default="5"))
@@ -83,12 +83,12 @@ def with_text(query: str) -> Workload:
     return w
 
 
-def test_a_text_of_another_sql_mode_is_read_by_what_the_definitions_hold() -> None:  # R-18
+def test_text_of_another_sql_mode_is_interpreted_by_the_definitions() -> None:  # R-18
     found = plan(with_text('ALTER TABLE a ADD COLUMN n INT DEFAULT "5"'))[-1]
     assert (found.sql, found.decision) == ("ALTER TABLE a ADD COLUMN n INT DEFAULT '5'", "apply")
 
 
-def test_a_text_that_fits_no_sql_mode_is_refused_where_it_is_applied() -> None:  # R-18
+def test_text_that_fits_no_sql_mode_is_refused_if_applied() -> None:  # R-18
     query = 'ALTER TABLE a ADD COLUMN n INT DEFAULT "x"'
     found = plan(with_text(query), routes=[{"schema-pattern": "shop", "target-schema": "x"}])[-1]
     assert (found.decision, found.reason, found.sql) == ("refused", "a DDL's text fits no sql_mode", query)
@@ -98,7 +98,7 @@ def test_a_text_that_fits_no_sql_mode_is_refused_where_it_is_applied() -> None: 
     ]  # fmt: skip
 
 
-def test_a_dropped_database_takes_along_what_went_into_it_alone() -> None:  # R-15 R-28
+def test_dropped_database_includes_only_tables_routed_into_it_alone() -> None:  # R-15 R-28
     w = shop()
     w._ddl(Action.DROP_SCHEMA, "shop", "", "DROP DATABASE `shop`")
     rules = [
@@ -112,7 +112,7 @@ def test_a_dropped_database_takes_along_what_went_into_it_alone() -> None:  # R-
     assert plan(w, routes=rules[:1])[-1].alert == ""
 
 
-def test_tables_are_named_where_they_stop_a_shared_target() -> None:  # R-15
+def test_alerts_of_a_shared_target_name_the_tables() -> None:  # R-15
     w = two_shards()
     w.truncate("s2", "t_2")
     shards = {"schema-pattern": "s?", "table-pattern": "t_*", "target-schema": "all", "target-table": "t"}

@@ -1,4 +1,4 @@
-"""The DDL of a window: what applies opens a segment, what is skipped says by which rule; decoding follows all."""
+"""The DDL of a window: applied DDL open a segment, skipped ones name the rule; decoding follows all of them."""
 
 from __future__ import annotations
 
@@ -42,14 +42,16 @@ def load(name: str) -> tuple[list[WindowDdl], list[tuple[int, DdlJob]]]:
         ("shard", 42, {"filtered": 49, "delete-only step of DROP COLUMN": 4}),
     ],
 )
-def test_system_tables_and_half_steps_are_skipped_by_name(capture: str, applied: int, skipped: dict[str, int]) -> None:
+def test_system_tables_and_intermediate_steps_are_skipped_by_reason(
+    capture: str, applied: int, skipped: dict[str, int]
+) -> None:
     binlogs, jobs = load(capture)
     planned = plan_ddls(SchemaState(), binlogs, jobs, Rules())
     assert Counter(ddl.reason for ddl in planned if ddl.reason) == skipped
     assert [ddl.segment for ddl in planned if not ddl.reason] == list(range(1, applied + 1))
 
 
-def test_each_ddl_tells_the_definitions_before_and_after() -> None:  # S0-64 R-18
+def test_each_ddl_has_its_definitions_before_and_after() -> None:  # S0-64 R-18
     binlogs, jobs = load("shard")
     planned = plan_ddls(SchemaState(), binlogs, jobs, Rules())
     added = next(ddl for ddl in planned if "ADD COLUMN `note`" in ddl.query)
@@ -59,7 +61,7 @@ def test_each_ddl_tells_the_definitions_before_and_after() -> None:  # S0-64 R-1
     assert added.touched == ["shard_2.t_1"]
 
 
-def test_a_commit_ts_of_the_ignore_list_is_skipped_and_still_changes_the_schema() -> None:
+def test_ddl_of_the_ignore_list_is_skipped_but_changes_the_schema() -> None:
     binlogs, jobs = load("shard")
     target = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
     planned = plan_ddls(SchemaState(), binlogs, jobs, Rules(), {target.commit_ts})
@@ -70,7 +72,7 @@ def test_a_commit_ts_of_the_ignore_list_is_skipped_and_still_changes_the_schema(
     assert table.column("note") is not None
 
 
-def test_a_ddl_left_to_the_operator_opens_a_segment_and_one_that_a_filter_skips_does_not() -> None:  # R-18
+def test_ddl_left_to_the_operator_opens_a_segment_but_a_filtered_one_does_not() -> None:  # R-18
     binlogs, jobs = load("shard")
     named = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
     tables = Rules()
@@ -84,7 +86,7 @@ def test_a_ddl_left_to_the_operator_opens_a_segment_and_one_that_a_filter_skips_
     assert not landed[filtered.commit_ts].opens_segment
 
 
-def test_a_job_that_left_no_binlog_changes_the_schema_at_its_place_and_is_never_applied() -> None:  # R-20
+def test_job_without_a_binlog_changes_the_schema_at_its_position_and_is_not_applied() -> None:  # R-20
     binlogs, jobs = load("shard")
     lost = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
     planned = plan_ddls(SchemaState(), [b for b in binlogs if b is not lost], jobs, Rules())
@@ -93,7 +95,7 @@ def test_a_job_that_left_no_binlog_changes_the_schema_at_its_place_and_is_never_
     assert found.commit_ts == lost.commit_ts
 
 
-def test_a_ddl_that_rows_run_ahead_of_cuts_the_window_before_them() -> None:  # R-18, issue 13 points 4 and 5
+def test_ddl_with_rows_ahead_of_it_cuts_the_window_before_them() -> None:  # R-18, issue 13 points 4 and 5
     binlogs, jobs = load("ddl")
     dropped = next(b for b in binlogs if "DROP COLUMN `b`, DROP COLUMN `c`, ADD COLUMN `c2`" in b.query)
     job = next(job for _, job in jobs if job.id == dropped.job_id)
@@ -111,8 +113,8 @@ def test_a_ddl_that_rows_run_ahead_of_cuts_the_window_before_them() -> None:  # 
 
 
 @pytest.mark.parametrize(("reason", "ahead"), [("", 1), ("sync-ddl", 1), ("filtered", 0)])
-def test_only_rows_ahead_of_a_ddl_that_cuts_the_window_bring_an_injection_forward(reason: str, ahead: int) -> None:
-    # U-15: where nothing is cut, the injection stays behind all that was committed before its commit_ts
+def test_injection_moves_only_before_rows_ahead_of_a_ddl_that_cuts_the_window(reason: str, ahead: int) -> None:
+    # U-15: if nothing cuts the window, the injection stays after everything committed before its commit_ts
     binlogs, jobs = load("shard")
     last = plan_ddls(SchemaState(), binlogs, jobs, Rules())[-1]
     ddl = replace(last, decision="skip" if reason else "apply", reason=reason)
@@ -122,8 +124,8 @@ def test_only_rows_ahead_of_a_ddl_that_cuts_the_window_bring_an_injection_forwar
     assert put.since == (early.since if ahead else own.commit_ts)
 
 
-def test_a_ddl_carries_the_zone_of_its_session_into_the_lake_and_through_routes() -> None:
-    # R-29: from the job, else from the configuration
+def test_ddl_keeps_its_sessions_time_zone_in_the_lake_and_through_routes() -> None:
+    # R-29: from the job, or else from the configuration
     binlogs, jobs = load("shard")
     routes = [{"schema-pattern": "shard_1", "target-schema": "first"}]
     source = {"time-zone": "+02:00"}
@@ -139,6 +141,6 @@ def test_a_ddl_carries_the_zone_of_its_session_into_the_lake_and_through_routes(
     assert bytewise_definitions(one.after, "mariadb").session == one.after.session
 
 
-def test_a_zone_that_nobody_knows_is_not_accepted() -> None:
+def test_unknown_time_zone_is_refused() -> None:
     with pytest.raises(ValueError, match="Mars/Olympus"):
         Replication.model_validate({"name": "demo", "lake": {"path": "/x"}, "source": {"time-zone": "Mars/Olympus"}})

@@ -1,4 +1,4 @@
-"""Manifests of merge and compact: the same value comes back, and nothing that was not sealed is taken for one."""
+"""Manifests of merge and compact: they are read back unchanged, and altered or foreign ones are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MERGE = st.builds(MergeManifest, NAME, TS, TS, MERGED)
 
 
 @given(st.one_of(COMPACT, MERGE))
-def test_what_was_sealed_comes_back(manifest: CompactManifest | MergeManifest) -> None:  # R-46, R-62
+def test_sealed_manifest_is_read_back(manifest: CompactManifest | MergeManifest) -> None:  # R-46, R-62
     text = manifest.to_json()
     assert type(manifest).from_json(text) == manifest
     assert type(manifest).from_json(text).to_json() == text
@@ -37,7 +37,7 @@ def test_what_was_sealed_comes_back(manifest: CompactManifest | MergeManifest) -
 
 
 @given(COMPACT, st.randoms(use_true_random=False))
-def test_the_digest_does_not_depend_on_the_order_in_which_tables_were_read(manifest: CompactManifest, random) -> None:  # type: ignore[no-untyped-def]
+def test_digest_does_not_depend_on_the_order_of_tables(manifest: CompactManifest, random) -> None:  # type: ignore[no-untyped-def]
     tables = list(manifest.shapes.at_lo.items())
     random.shuffle(tables)
     other = CompactManifest(**{**vars(manifest), "shapes": Shapes(dict(tables))})
@@ -50,7 +50,7 @@ def test_other_manifests_have_other_digests(one: CompactManifest, other: Compact
 
 
 @given(st.one_of(COMPACT, MERGE), st.data())
-def test_a_text_that_was_changed_in_one_place_or_cut_is_refused_or_says_the_same(
+def test_text_changed_or_cut_anywhere_is_refused_or_equivalent(
     manifest: CompactManifest | MergeManifest, data: st.DataObject
 ) -> None:
     text = manifest.to_json()
@@ -63,12 +63,12 @@ def test_a_text_that_was_changed_in_one_place_or_cut_is_refused_or_says_the_same
             found = type(manifest).from_json(broken)
         except DamagedManifest:
             continue
-        # White space, or a letter of its own escape.
+        # White space, or another escape of the same letter, does not change the meaning.
         assert found == manifest
 
 
 @given(MERGE)
-def test_a_manifest_of_another_stage_is_none_of_compact(manifest: MergeManifest) -> None:
+def test_manifest_of_another_stage_is_not_compacts(manifest: MergeManifest) -> None:
     with pytest.raises(DamagedManifest, match="not a compact manifest"):
         CompactManifest.from_json(manifest.to_json())
 
@@ -76,12 +76,12 @@ def test_a_manifest_of_another_stage_is_none_of_compact(manifest: MergeManifest)
 @pytest.mark.parametrize(
     "text", ["", "[]", "null", "{}", "7", '{"lo": null}', '{"kind":"compact","version":1,"body":[]}']
 )
-def test_what_is_not_a_manifest_is_refused(text: str) -> None:
+def test_invalid_manifest_is_refused(text: str) -> None:
     with pytest.raises(DamagedManifest):
         CompactManifest.from_json(text)
 
 
-def test_another_version_and_values_that_are_missing_are_named() -> None:
+def test_another_version_and_missing_values_are_named() -> None:
     merged = Merged(1, 0, True, ("1-2",))
     body = {"replication": "r", "lo": 1, "hi": 2, "merged": merged.body()}
     assert MergeManifest.from_json(seal("merge", 1, body)) == MergeManifest("r", 1, 2, merged)
@@ -91,7 +91,7 @@ def test_another_version_and_values_that_are_missing_are_named() -> None:
         MergeManifest.from_json(seal("merge", 1, {**body, "merged": {"rows": 1}}))
 
 
-def test_a_manifest_is_taken_for_its_own_window_alone() -> None:
+def test_manifest_is_valid_only_for_its_own_window() -> None:
     manifest = MergeManifest("r", 1, 2, Merged(1, 0, True, ("1-2",)))
     assert require_manifest_of(manifest, "r", 1, 2) is manifest
     for name, lo, hi in (("s", 1, 2), ("r", 0, 2), ("r", 1, 3)):
@@ -99,7 +99,7 @@ def test_a_manifest_is_taken_for_its_own_window_alone() -> None:
             require_manifest_of(manifest, name, lo, hi)
 
 
-def test_an_apply_manifest_from_before_keeps_its_digest() -> None:  # R-62: targets hold windows open by it
+def test_apply_manifest_of_an_older_version_keeps_its_digest() -> None:  # R-62: targets hold windows open by it
     older = ApplyManifest("r", "sql", 1, 2, 3, "c", "safe", "d", "ch", "st", 1, 4, 9, ("2-3",))
     assert '"compact"' not in older.to_json()
     assert ApplyManifest.from_json(older.to_json()) == older
@@ -108,7 +108,7 @@ def test_an_apply_manifest_from_before_keeps_its_digest() -> None:  # R-62: targ
     assert newer.digest() != older.digest()
 
 
-def test_parts_of_a_range_are_one() -> None:
+def test_parts_of_a_range_are_joined() -> None:
     parts = [Merged(1, 0, True, ("1-2",)), Merged(2, 3, False, ("2-9",))]
     assert Merged.total(parts) == Merged(3, 3, False, ("1-2", "2-9"))
     assert Merged.total(parts[:1]) == parts[0]

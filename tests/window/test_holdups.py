@@ -1,4 +1,4 @@
-"""Who holds the next window back, as somebody who waits sees it: plan's own questions, without a trace."""
+"""`blocking_reason` tells what blocks the next window: it checks what plan checks, and changes nothing."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from binlake.lake.holdups import blocking_reason
 from binlake.tso import to_datetime
 
 
-def test_the_look_says_what_plan_would_say_and_leaves_nothing(tmp_path: Path) -> None:  # R-35
+def test_blocking_reason_is_that_of_plan_and_nothing_is_changed(tmp_path: Path) -> None:  # R-35
     with LiveSource(tmp_path) as source:
         replication = source.replication()
         reached = source.settle()
@@ -27,7 +27,7 @@ def test_the_look_says_what_plan_would_say_and_leaves_nothing(tmp_path: Path) ->
         source.start_pump("pump2")
         source.settle(blocked + 1)
         assert blocking_reason(replication, blocked) == ""
-        # U-01: the very transaction, and since when.
+        # U-01: names the transaction, and since when it is open.
         source.workload.create_database("d")
         source.workload.create_table("d", "t", [integer("id")], ["id"])
         begun = source.workload.begin().insert("d", "t", id=1)
@@ -35,7 +35,7 @@ def test_the_look_says_what_plan_would_say_and_leaves_nothing(tmp_path: Path) ->
         stands = source.pd.tso()
         since = to_datetime(begun.start_ts).isoformat(timespec="seconds")
         held = f"held by the transaction of start_ts {begun.start_ts} ({since})"
-        # Until the pumps have passed what came before it, that is what they name.
+        # Until the pumps have passed everything before the transaction, another reason is named.
         wait_until(lambda: held in blocking_reason(replication, stands))
         begun.commit(prewritten)
         source.settle(stands)
@@ -44,7 +44,7 @@ def test_the_look_says_what_plan_would_say_and_leaves_nothing(tmp_path: Path) ->
         assert not (tmp_path / "lake").exists()
 
 
-def test_a_pd_that_is_gone_is_an_error_not_an_answer(tmp_path: Path) -> None:  # S3-10
+def test_unreachable_pd_is_an_error(tmp_path: Path) -> None:  # S3-10
     with LiveSource(tmp_path, pumps=0) as source:
         replication = source.replication(source={"pd-urls": [source.driver.url], "timeout-s": 0.5})
     assert not pd_answers(replication.source)

@@ -1,4 +1,4 @@
-"""Late and early commits are told when they are new, once, and with the pump's name."""
+"""New late and early commits are reported once, with the pump's name."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def event(**pumps: object) -> dict[str, str]:
     return {"detail": json.dumps({"pumps": pumps})}
 
 
-def test_a_pump_without_incidents_is_not_named() -> None:
+def test_pump_without_incidents_is_not_named() -> None:
     assert find_new_incidents([member("p1")], []) == {}
 
 
-def test_new_counts_are_reported_and_named() -> None:
+def test_new_counts_are_reported_with_the_pumps_name() -> None:
     # R-08, R-09
     found = find_new_incidents([member("p1", late=2), member("p2"), member("p3", early=1)], [])
     assert set(found) == {"p1", "p3"}
@@ -31,21 +31,21 @@ def test_new_counts_are_reported_and_named() -> None:
     )
 
 
-def test_what_was_reported_is_not_reported_again() -> None:
+def test_reported_incidents_are_not_reported_again() -> None:
     first = find_new_incidents([member("p1", late=2)], [])
     told = [event(**first)]
     assert find_new_incidents([member("p1", late=2)], told) == {}
     assert set(find_new_incidents([member("p1", late=3)], told)) == {"p1"}
 
 
-def test_a_restart_counts_from_zero_and_another_disk_is_another_pump() -> None:
+def test_count_restarts_with_the_pump_and_another_disk_is_another_pump() -> None:
     told = [event(**find_new_incidents([member("p1", late=5)], []))]
     assert find_new_incidents([member("p1", late=0)], told) == {}
     assert set(find_new_incidents([member("p1", late=1)], told)) == {"p1"}
     assert set(find_new_incidents([member("p1", "other", late=5)], told)) == {"p1"}
 
 
-def test_transactions_that_were_given_up_are_reported_by_their_commit_ts_once() -> None:
+def test_abandoned_transactions_are_reported_once_by_commit_ts() -> None:
     def gave_up(*lost: int) -> Member:
         return Member("p1", "h:1", "online", 9, "u", counters=Counters(lost_commit_ts=lost))
 

@@ -1,4 +1,4 @@
-"""The joined definition of tables of several shapes: of each column, type and key what holds the rows of all."""
+"""The joined definition of differently shaped tables: each column, type and key must hold the rows of all tables."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WIDER = {
 
 @pytest.mark.parametrize("wide_first", [True, False])
 @pytest.mark.parametrize("name", WIDER)
-def test_the_wider_type_is_taken(name: str, wide_first: bool) -> None:  # R-15
+def test_wider_type_is_chosen(name: str, wide_first: bool) -> None:  # R-15
     wide, narrow = WIDER[name]
     kind = wide["type"]
     found = joined_column(wide, narrow) if wide_first else joined_column(narrow, wide)
@@ -65,7 +65,7 @@ def test_the_wider_type_is_taken(name: str, wide_first: bool) -> None:  # R-15
 NEITHER = {
     "a number and a moment": (col("c", t.LONG), col("c", t.DATETIME)),
     "a moment and a number": (col("c", t.DATETIME), col("c", t.LONG)),
-    # 00:00:00.5 has another text in a column without fractional digits.
+    # In a column without fractional digits, 00:00:00.5 has another text.
     "fractional digits": (col("c", t.DATETIME, decimal=6), col("c", t.DATETIME, decimal=0)),
     "other decimals": (col("c", t.NEWDECIMAL, flen=12, decimal=3), col("c", t.NEWDECIMAL, flen=10, decimal=2)),
     # BINARY(9) pads a value of BINARY(8) with a zero byte.
@@ -81,12 +81,12 @@ NEITHER = {
 
 
 @pytest.mark.parametrize("name", NEITHER)
-def test_types_that_none_of_two_holds_are_a_conflict(name: str) -> None:  # R-15
+def test_incompatible_types_are_a_conflict(name: str) -> None:  # R-15
     with pytest.raises(Conflict, match=r"column c: d\.t_1 has .*, d\.t_2 has "):
         joined_column(*NEITHER[name])
 
 
-def test_null_is_allowed_as_soon_as_one_table_allows_it() -> None:
+def test_column_is_nullable_if_it_is_so_in_any_table() -> None:
     for first, second, not_null in ((True, True, True), (True, False, False), (False, True, False)):
         assert joined_column(varchar(9, not_null=first), varchar(8, not_null=second)).not_null is not_null
 
@@ -96,31 +96,31 @@ def test_null_is_allowed_as_soon_as_one_table_allows_it() -> None:
     [
         (col("c", default="5"), "5"),
         (col("c"), None),
-        # The current time and an expression have no value of their own.
+        # The current time and an expression have no fixed value.
         (col("c", t.DATETIME, default="CURRENT_TIMESTAMP"), None),
         (col("c", t.VARCHAR, flen=36, default="uuid()", default_is_expr=True), None),
     ],
 )
-def test_rows_without_a_column_that_no_table_added_have_its_default(column: Json, filled: str | None) -> None:
+def test_rows_without_a_column_of_a_created_table_get_its_default(column: Json, filled: str | None) -> None:
     found = joined_column(column, column)
     assert (found.origin_default, found.default) == (filled, column.get("default"))
 
 
-def test_a_column_has_one_number_in_every_joined_definition() -> None:
-    """The mirror would take another number for another column."""
+def test_column_has_the_same_id_in_every_joined_definition() -> None:
+    """The mirror would take another id for another column."""
     both = join_tables((one_table(col("a"), col("b")), one_table(col("B"), col("c"), number=2)))
     alone = join_tables((one_table(col("b")),))
     numbers = {column.name: column.id for column in both.columns}
     assert len(set(numbers.values())) == 4
     assert {column.name: column.id for column in alone.columns} == {name: numbers[name] for name in ("id", "b")}
     assert [column.offset for column in both.columns] == [0, 1, 2, 3]
-    # crc32 is the same for these two, in the bits that a number has.
+    # These two names have the same crc32 in the bits that an id has.
     same = join_tables((one_table(col("iiwucoup"), col("uejgtcuo")),))
     first, second = (same.columns[at].id for at in (1, 2))
     assert second == first + 1
 
 
-def test_unique_keys_are_those_of_all_and_plain_ones_those_of_any() -> None:
+def test_unique_keys_must_be_in_all_tables_and_plain_ones_in_any() -> None:
     unique, other = key("u", "a"), key("w", ("b", 3))
     plain, hidden = key("p", "b", unique=False), {**key("h", "a", unique=False), "is_invisible": True}
     building = {**key("x", "a", "b", unique=False), "state": 3}
@@ -136,13 +136,13 @@ def test_unique_keys_are_those_of_all_and_plain_ones_those_of_any() -> None:
         ("p", False, True, [("b", 2, -1)]),
         ("h", False, False, [("a", 1, -1)]),
     ]
-    # A prefix of a column is another key.
+    # A key on a prefix of a column is another key.
     longer = one_table(*columns, number=3, keys=(key("w", ("b", 4)),))
     assert [index.name for index in join_tables((one, longer)).unique_keys()] == ["PRIMARY"]
 
 
-def test_tables_whose_keys_are_all_others_are_a_conflict() -> None:
-    """Rows of one table could not be told apart by the key of the other."""
+def test_tables_without_a_common_key_are_a_conflict() -> None:
+    """The key of one table could not identify the rows of the other."""
     one = table("t_1", col("id"), col("b"), keys=(primary("id"),), id=1)
     two = table("t_2", col("id"), col("b"), keys=(primary("b"),), id=2)
     keyless = table("t_3", col("id"), col("b"), id=3)
@@ -152,7 +152,7 @@ def test_tables_whose_keys_are_all_others_are_a_conflict() -> None:
     assert join_tables((keyless, one)).identity().kind == "row"
 
 
-def test_a_key_that_is_the_row_number_at_the_source_is_an_index() -> None:
+def test_handle_key_of_the_source_becomes_an_index() -> None:
     number = col("id")
     number["type"]["Flag"] = t.FLAG_PRIMARY | t.FLAG_NOT_NULL
     handle = table("t_1", number, col("a"), id=1, pk_is_handle=True)

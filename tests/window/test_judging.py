@@ -1,4 +1,4 @@
-"""DDL under filters and routes: which run, as which text, and what an operator is told; no Spark, no server."""
+"""Which DDL run under filters and routes, with which text and which alert; no Spark, no server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plan(w: Workload, *ignored: int, **config: Any) -> list[LandedDdl]:
     return plan_ddls(SchemaState(), *logged(w), rules(**config), ignored)
 
 
-def decided(planned: list[LandedDdl]) -> list[tuple[str, str]]:
+def list_decisions(planned: list[LandedDdl]) -> list[tuple[str, str]]:
     return [(ddl.sql.split("(")[0].strip() if not ddl.reason else "-", ddl.reason) for ddl in planned]
 
 
@@ -54,7 +54,7 @@ def two_shards() -> Workload:
 
 
 def rename(w: Workload, old: tuple[str, str], new: tuple[str, str], query: str) -> int:
-    """RENAME TABLE of one table, as its job tells it: the new database's id and name."""
+    """RENAME TABLE of one table in the form of its job: the new database's id and name."""
     before = w.table(*old)
     info = {**before.raw, "name": {"O": new[1], "L": new[1].lower()}}
     del w._tables[old]
@@ -62,7 +62,7 @@ def rename(w: Workload, old: tuple[str, str], new: tuple[str, str], query: str) 
     return w._ddl(Action.RENAME_TABLE, new[0], new[1], query, info)
 
 
-def test_shards_make_their_target_once_and_keep_each_others_rows() -> None:  # S4-03 R-15
+def test_shards_create_their_target_once_and_keep_each_others_rows() -> None:  # S4-03 R-15
     w = two_shards()
     w.truncate("s1", "t_1")
     w.drop_table("s2", "t_2")
@@ -73,11 +73,11 @@ def test_shards_make_their_target_once_and_keep_each_others_rows() -> None:  # S
     assert (planned[2].db, planned[2].table, planned[2].touched) == ("all", "t", ["all.t"])
     assert [bool(ddl.alert) for ddl in planned] == [False, False, False, False, True, True, False]
     assert planned[4].before.tables == planned[4].after.tables == ()
-    # The last shard takes the target along.
+    # The last shard drops the target as well.
     assert planned[6].sql == "DROP TABLE `all`.`t`"
 
 
-def test_a_column_comes_with_the_first_shard_and_goes_with_the_last() -> None:  # S4-03 R-15
+def test_column_is_added_by_the_first_shard_and_dropped_by_the_last() -> None:  # S4-03 R-15
     w = two_shards()
     w.add_column("s1", "t_1", integer("n", default="5"))
     w.add_column("s2", "t_2", integer("n", default="5"))
@@ -92,11 +92,11 @@ def test_a_column_comes_with_the_first_shard_and_goes_with_the_last() -> None:  
     found = extras_of_window(schemas, Naming(rules(routes=[SHARDS])))
     places = [(x.db, x.since, x.until, x.values) for x in found]
     ts = [ddl.since for ddl in planned]
-    # Rows of the shard that has no column yet, or no more (a drop begins before its binlog), have its default.
+    # Rows of a shard that does not have the column, yet or any more (a drop starts before its binlog), get its default.
     assert places == [("s2", ts[0], ts[1], {"n": "5"}), ("s2", ts[2], ts[3], {"n": "5"})]
 
 
-def test_shards_that_part_in_shape_stop_until_somebody_decides() -> None:  # S4-03 R-15
+def test_incompatible_shards_stop_until_an_operator_decides() -> None:  # S4-03 R-15
     w = two_shards()
     w.add_column("s1", "t_1", integer("n"))
     odd = w.add_column("s2", "t_2", text("other"))
@@ -108,15 +108,15 @@ def test_shards_that_part_in_shape_stop_until_somebody_decides() -> None:  # S4-
     assert planned[-1].reason == "ignore-txn-commit-ts"
 
 
-def test_a_table_that_joins_with_another_shape_is_refused() -> None:
+def test_new_shard_with_another_shape_is_refused() -> None:
     w = two_shards()
     w.create_table("s2", "t_3", [integer("id"), text("x"), text("y")], ["id"])
     with pytest.raises(SchemaError, match="another shape"):
         plan(w, routes=[SHARDS])
 
 
-def test_a_rename_that_leaves_the_targets_name_is_not_run() -> None:
-    # found by the DDL model: RENAME TABLE To_log TO To_log is refused by every target (1050)
+def test_rename_that_keeps_the_targets_name_is_skipped() -> None:
+    # The DDL model found that every target refuses RENAME TABLE To_log TO To_log (1050).
     w = Workload()
     w.create_database("s1")
     w.create_table("s1", "log", [integer("id")], ["id"])
@@ -128,11 +128,11 @@ def test_a_rename_that_leaves_the_targets_name_is_not_run() -> None:
     assert plan(w)[-1].decision == "apply"
 
 
-def test_a_database_that_others_go_into_stays() -> None:
+def test_database_shared_by_other_routes_is_not_dropped() -> None:
     w = two_shards()
     w._ddl(Action.DROP_SCHEMA, "s1", "", "DROP DATABASE `s1`", db_info=None)
     planned = plan(w, routes=[{"schema-pattern": "s*", "target-schema": "all"}])
-    # The second CREATE DATABASE finds the target there, without an alert: nothing is lost.
+    # The second CREATE DATABASE finds the target's database, without an alert, because nothing is lost.
     assert [(ddl.decision, ddl.alert) for ddl in planned[:2]] == [("apply", ""), ("skip", "")]
     drop = planned[-1]
     assert drop.decision == "skip"
@@ -150,7 +150,7 @@ def test_a_database_that_others_go_into_stays() -> None:
         ("tmp", "tmp2", "filtered", "", False),
     ],
 )
-def test_a_rename_is_judged_by_both_names(old: str, new: str, reason: str, alert: str, opens: bool) -> None:
+def test_rename_is_decided_by_both_names(old: str, new: str, reason: str, alert: str, opens: bool) -> None:
     w = Workload()
     for name in ("s1", "s2", "tmp", "tmp2"):
         w.create_database(name)
@@ -165,8 +165,8 @@ def test_a_rename_is_judged_by_both_names(old: str, new: str, reason: str, alert
     assert (segments[-1] > segments[-2]) is opens
 
 
-def test_a_table_renamed_into_the_filter_is_refused_until_somebody_has_copied_it() -> None:
-    # Rows that an older copy under that name still has would stay without a word (issue 13.2)
+def test_table_renamed_into_the_filter_is_refused_until_it_is_copied() -> None:
+    # Otherwise an older copy under that name would silently keep its rows (issue 13.2)
     w = Workload()
     for name in ("s1", "tmp"):
         w.create_database(name)
@@ -181,8 +181,8 @@ def test_a_table_renamed_into_the_filter_is_refused_until_somebody_has_copied_it
     assert (copied.decision, copied.reason, copied.opens_segment) == ("skip", "ignore-txn-commit-ts", True)
 
 
-def rotated(query: str = "RENAME TABLE `APP`.`log` TO `archive`.`log_1`") -> Workload:
-    """app.Log goes to the archive, and another one comes."""
+def rotate_log(query: str = "RENAME TABLE `APP`.`log` TO `archive`.`log_1`") -> Workload:
+    """Move app.Log to the archive, and create a new one."""
     w = Workload()
     for name in ("App", "archive"):
         w.create_database(name)
@@ -192,11 +192,11 @@ def rotated(query: str = "RENAME TABLE `APP`.`log` TO `archive`.`log_1`") -> Wor
     return w
 
 
-def test_a_rotated_table_is_dropped_at_the_target_if_the_filter_says_so() -> None:  # issue 13.2
-    kept = plan(rotated(), filter={"ignore-schemas": "archive"})
+def test_rotated_table_is_dropped_at_the_target_if_configured() -> None:  # issue 13.2
+    kept = plan(rotate_log(), filter={"ignore-schemas": "archive"})
     assert [(ddl.decision, ddl.reason) for ddl in kept[3:]] == [("skip", "renamed out of the filter"), ("apply", "")]
     assert "stays at the target" in kept[3].alert
-    dropped = plan(rotated(), filter={"ignore-schemas": "archive", "renamed-out": "drop"})[3]
+    dropped = plan(rotate_log(), filter={"ignore-schemas": "archive", "renamed-out": "drop"})[3]
     assert (dropped.sql, dropped.db, dropped.table, dropped.alert) == ("DROP TABLE `App`.`Log`", "App", "Log", "")
     assert (dropped.touched, dropped.after.tables, dropped.opens_segment) == (["App.Log"], (), True)
     batch, _ = make_ddl_batch(1, dropped, "mariadb")
@@ -204,11 +204,11 @@ def test_a_rotated_table_is_dropped_at_the_target_if_the_filter_says_so() -> Non
     assert batch.sql == ("USE `App`", "DROP TABLE `App`.`Log`")
     left = {"filter": {"ignore-schemas": "archive", "renamed-out": "drop"}, "loopback": {"loopback-control": True,
             "channel-id": 1, "sync-ddl": False}}  # fmt: skip
-    assert "DROP" not in plan(rotated(), **left)[3].sql
+    assert "DROP" not in plan(rotate_log(), **left)[3].sql
 
 
-def test_a_list_that_takes_one_table_out_and_puts_another_in_its_place() -> None:  # issue 13.2
-    w = rotated()
+def test_rename_list_that_replaces_a_filtered_table() -> None:  # issue 13.2
+    w = rotate_log()
     w.create_table("App", "new", [integer("id")], ["id"])
     log, new = (w.table("App", name).raw for name in ("Log", "new"))
     query = "RENAME TABLE `app`.`log` TO `archive`.`log_2`, `app`.`new` TO `app`.`Log`"
@@ -225,7 +225,7 @@ def test_a_list_that_takes_one_table_out_and_puts_another_in_its_place() -> None
     assert batch.sql == ("USE `App`", "DROP TABLE `App`.`Log`", "RENAME TABLE `App`.`new` TO `App`.`Log`")
 
 
-def test_events_of_ddl_leave_the_target_as_it_is_or_to_somebody_else() -> None:  # S4-04
+def test_event_filters_skip_ddl_and_keep_the_targets_tables() -> None:  # S4-04
     w = Workload()
     w.create_database("s1")
     w.create_table("s1", "a", [integer("id")], ["id"])
@@ -236,12 +236,12 @@ def test_events_of_ddl_leave_the_target_as_it_is_or_to_somebody_else() -> None: 
                "action": "Ignore"}]  # fmt: skip
     planned = plan(w, filters=events)
     assert [ddl.reason for ddl in planned] == ["", "", *["event filter"] * 3]
-    # The definition is that of the source still, but no table goes away.
+    # The definition still follows the source, but no table is removed.
     assert [len(ddl.after.tables) for ddl in planned] == [0, 1, 1, 0, 0]
     assert [len(ddl.before.tables) for ddl in planned[3:]] == [0, 0]
 
 
-def test_sync_ddl_off_leaves_definitions_to_the_other_side() -> None:  # R-47
+def test_sync_ddl_off_leaves_ddl_to_the_other_side() -> None:  # R-47
     w = Workload()
     w.create_database("retl")
     w.create_table("retl", "_drainer_repl_mark", [integer("id")], ["id"])
@@ -252,7 +252,7 @@ def test_sync_ddl_off_leaves_definitions_to_the_other_side() -> None:  # R-47
     assert [ddl.segment for ddl in planned] == [0, 0, 1, 2]
 
 
-def test_extract_columns_end_the_row_and_every_unique_key() -> None:  # S4-03
+def test_extract_columns_are_appended_to_rows_and_unique_keys() -> None:  # S4-03
     w = two_shards()
     w.create_table("s2", "t_u", [integer("id"), text("name")], [], ["name"])
     rule = {**SHARDS, "extract-schema": {"schema-regexp": "s(.)", "target-column": "c_schema"}}
@@ -269,7 +269,7 @@ def test_extract_columns_end_the_row_and_every_unique_key() -> None:  # S4-03
         TargetTables(state, Naming(rules(routes=[clash]))).find("all", "t")
 
 
-def test_an_extract_column_takes_the_name_of_the_feeders_source() -> None:  # S4-03
+def test_extract_column_gets_the_name_of_the_feeders_source() -> None:  # S4-03
     w = two_shards()
     for job, source in zip(w.jobs[2:], ("shard-1", "shard-2"), strict=True):
         job["binlog"]["TableInfo"]["source_name"] = source
@@ -280,7 +280,7 @@ def test_an_extract_column_takes_the_name_of_the_feeders_source() -> None:  # S4
     assert {extra.values["c_source"] for extra in plain} == {""}
 
 
-def test_dropped_changes_of_a_table_with_two_unique_keys_need_consent() -> None:  # R-14
+def test_dropping_changes_of_a_table_with_two_unique_keys_needs_consent() -> None:  # R-14
     w = Workload()
     w.create_database("s1")
     w.create_table("s1", "a", [integer("id"), text("u")], ["id"], ["u"])
@@ -297,7 +297,7 @@ def test_dropped_changes_of_a_table_with_two_unique_keys_need_consent() -> None:
         rules(expression_filter=expression).kinds(table)
 
 
-def test_rows_kept_against_a_truncate_need_one_unique_key() -> None:  # R-14
+def test_keeping_rows_despite_truncate_needs_one_unique_key() -> None:  # R-14
     w = Workload()
     w.create_database("s1")
     w.create_table("s1", "a", [integer("id"), text("u")], ["id"], ["u"])
@@ -308,7 +308,7 @@ def test_rows_kept_against_a_truncate_need_one_unique_key() -> None:  # R-14
     assert plan(w, filters=[rule], filter={"kept-rows": "replace"})[-1].reason == "event filter"
 
 
-def test_rows_without_a_key_are_changed_only_where_all_of_them_were_copied() -> None:  # S4-04
+def test_filters_on_keyless_tables_may_not_change_rows_that_were_dropped() -> None:  # S4-04
     w = Workload()
     w.create_database("s1")
     w.create_table("s1", "log", [text("line")], [])
@@ -324,7 +324,7 @@ def test_rows_without_a_key_are_changed_only_where_all_of_them_were_copied() -> 
         rules(expression_filter=expression).kinds(table)
 
 
-def test_tables_that_share_a_target_spell_their_columns_alike() -> None:  # S4-03 R-15
+def test_tables_of_a_shared_target_must_spell_columns_alike() -> None:  # S4-03 R-15
     w = two_shards()
     w.create_table("s2", "t_3", [integer("ID"), text("name")], ["ID"])
     state = SchemaState().fold(logged(w)[1])
@@ -332,7 +332,7 @@ def test_tables_that_share_a_target_spell_their_columns_alike() -> None:  # S4-0
         TargetTables(state, Naming(rules(routes=[SHARDS]))).find("all", "t")
 
 
-def test_ordered_outside_safe_mode_takes_no_filter_of_rows() -> None:  # S4-04 S4-43
+def test_mode_ordered_with_row_filters_needs_safe_mode() -> None:  # S4-04 S4-43
     rule = {"schema-pattern": "s1", "table-pattern": "a", "events": ["delete"], "action": "Ignore"}
     for mode, safe in (("ordered", "always"), ("parallel", "auto")):
         rules(filters=[rule], target={"mode": mode, "safe-mode": safe})

@@ -1,4 +1,4 @@
-"""What is told for lineage has a bound, survives JSON, and never fails what it tells of."""
+"""Lineage data is limited in size, survives JSON, and its errors never fail the stage."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def wide(table: str, columns: int, sources: int = 1) -> LineageTable:
     return LineageTable(Table("shop", table, found), tuple(name for name, _ in found), origins)
 
 
-def test_it_is_the_same_behind_json() -> None:
+def test_lineage_survives_json() -> None:
     one = wide("item", 2, 2)
     assert LineageTable.from_dict(json.loads(json.dumps(one.to_dict()))) == one
 
 
-def test_a_table_has_all_of_its_columns_or_none_and_names_stay() -> None:
+def test_table_has_all_of_its_columns_or_none_but_always_its_name() -> None:
     most = MOST_COLUMNS
     found = limit_tables([wide("a", most - 20), wide("b", 11, 2), wide("c", 10, 2), wide("d", 1)])
     assert [len(one.table.columns) for one in found] == [most - 20, 0, 10, 0]
@@ -31,7 +31,7 @@ def test_a_table_has_all_of_its_columns_or_none_and_names_stay() -> None:
     assert found[1].sources[0].columns == ()
 
 
-def test_of_too_many_tables_none_is_named() -> None:
+def test_too_many_tables_are_left_out_entirely() -> None:
     assert len(limit_tables([wide(f"t{n}", 1) for n in range(MOST_TABLES)])) == MOST_TABLES
     assert limit_tables([wide(f"t{n}", 1) for n in range(MOST_TABLES + 1)]) == []
     # Thousands of shards of one table.
@@ -39,7 +39,7 @@ def test_of_too_many_tables_none_is_named() -> None:
     assert (shards.sources, shards.table.columns, len(other.sources)) == ((), (("c0", "bigint unsigned"),), 1)
 
 
-def test_a_side_without_tables_is_left_out_and_what_was_read_has_names_alone() -> None:
+def test_empty_side_is_left_out_and_inputs_have_only_names() -> None:
     found = lineage_of(read=iter([wide("a", 3)]))[LINEAGE]
     assert list(found) == ["read"]
     assert found["read"][0]["columns"] == []
@@ -47,7 +47,7 @@ def test_a_side_without_tables_is_left_out_and_what_was_read_has_names_alone() -
     assert lineage_of() == {}
 
 
-def test_an_error_on_the_way_is_logged_and_costs_nothing_else() -> None:
+def test_error_while_collecting_lineage_is_only_logged() -> None:
     def broken() -> Iterator[LineageTable]:
         yield wide("a", 1)
         raise RuntimeError("no such definition")

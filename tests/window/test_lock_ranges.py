@@ -1,4 +1,4 @@
-"""What tables that share a target hold: its ends, its text, and what the target has of them meanwhile."""
+"""Holds of tables that share a target: when they end, their JSON form, and the target's definition meanwhile."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ PASSED = PassedOver(("all", "t"), ("s2", "T_2"), 25, AFTER)
     ("until", "released", "end"),
     [(OPEN, OPEN, 51), (40, OPEN, 40), (OPEN, 45, 45), (40, 45, 40), (45, 40, 40), (60, OPEN, 51)],
 )
-def test_rows_of_a_hold_end_with_the_next_step_or_its_release_or_the_window(
-    until: int, released: int, end: int
-) -> None:
+def test_hold_ends_with_the_next_step_its_release_or_the_window(until: int, released: int, end: int) -> None:
     assert replace(FIRST, until=until, released=released).ends(50) == end
 
 
-def test_all_of_it_comes_back_from_text() -> None:
+def test_locks_are_read_back_from_json() -> None:
     hold = replace(FIRST, released=40, filled={"k": "5"})
     passed = replace(PASSED, until=60)
     locks = Locks((hold, SECOND), (passed, PASSED))
@@ -47,24 +45,24 @@ def test_all_of_it_comes_back_from_text() -> None:
     assert Resolution.from_dict(json.loads(json.dumps(command.to_dict()))) == command
 
 
-def names_shown(locks: Locks, ts: int) -> dict[str, int]:
-    """How many columns the target has of each table."""
+def count_columns(locks: Locks, ts: int) -> dict[str, int]:
+    """The number of columns that the target has for each table."""
     return {source: len(definition.columns) for (_, source), definition in locks.definitions_at(ts).items()}
 
 
-def test_the_target_has_what_was_there_before_the_first_step_that_waits() -> None:
+def test_target_keeps_the_definition_before_the_first_waiting_step() -> None:
     locks = Locks((SECOND, FIRST))
-    assert [names_shown(locks, ts) for ts in (19, 20, 30, 99)] == [{}, {"t_1": 1}, {"t_1": 1}, {"t_1": 1}]
+    assert [count_columns(locks, ts) for ts in (19, 20, 30, 99)] == [{}, {"t_1": 1}, {"t_1": 1}, {"t_1": 1}]
     released = Locks((SECOND, replace(FIRST, released=40)))
-    assert [names_shown(released, ts) for ts in (20, 39, 40, 99)] == [{"t_1": 1}, {"t_1": 1}, {"t_1": 2}, {"t_1": 2}]
+    assert [count_columns(released, ts) for ts in (20, 39, 40, 99)] == [{"t_1": 1}, {"t_1": 1}, {"t_1": 2}, {"t_1": 2}]
 
 
-def test_a_table_that_is_renamed_is_shown_under_the_name_of_its_place() -> None:
+def test_renamed_table_is_listed_under_its_current_name() -> None:
     locks = Locks((FIRST, replace(SECOND, source=("s1", "T_9"))))
-    assert [names_shown(locks, ts) for ts in (29, 30)] == [{"t_1": 1}, {"t_9": 1}]
+    assert [count_columns(locks, ts) for ts in (29, 30)] == [{"t_1": 1}, {"t_9": 1}]
 
 
-def test_rows_are_held_from_the_start_of_a_hold_up_to_its_end() -> None:
+def test_rows_are_held_from_the_start_of_a_hold_until_its_end() -> None:
     assert [Locks((FIRST,)).held_tables(ts) for ts in (19, 20, 29, 30)] == [
         set(),
         {FIRST.source},
@@ -73,13 +71,13 @@ def test_rows_are_held_from_the_start_of_a_hold_up_to_its_end() -> None:
     ]
 
 
-def test_a_table_that_is_passed_over_is_shown_until_it_follows() -> None:
+def test_table_passed_over_is_listed_until_it_follows() -> None:
     locks = Locks((), (replace(PASSED, until=60),))
-    assert [names_shown(locks, ts) for ts in (24, 25, 59, 60)] == [{}, {"t_2": 2}, {"t_2": 2}, {}]
-    assert [names_shown(Locks((), (PASSED,)), ts) for ts in (24, 25, 1 << 60)] == [{}, {"t_2": 2}, {"t_2": 2}]
+    assert [count_columns(locks, ts) for ts in (24, 25, 59, 60)] == [{}, {"t_2": 2}, {"t_2": 2}, {}]
+    assert [count_columns(Locks((), (PASSED,)), ts) for ts in (24, 25, 1 << 60)] == [{}, {"t_2": 2}, {"t_2": 2}]
 
 
-def test_of_a_hold_in_several_windows_the_last_word_counts() -> None:
+def test_last_version_of_a_hold_in_several_windows_counts() -> None:
     former = Locks((FIRST, SECOND), (PASSED,))
     later = Locks((replace(FIRST, released=40),), (replace(PASSED, until=60),))
     joined = Locks.join([former, later])
@@ -89,7 +87,7 @@ def test_of_a_hold_in_several_windows_the_last_word_counts() -> None:
     assert [bool(one) for one in (joined, Locks((FIRST,)), Locks((), (PASSED,)), Locks())] == [True, True, True, False]
 
 
-def test_seconds_are_those_of_the_clock_and_the_alert_comes_with_the_one_that_is_too_much() -> None:
+def test_waiting_seconds_and_the_alert_follow_the_clock() -> None:
     begin = 1_795_000_000_000
     hold = replace(FIRST, since=tso.compose(begin, 0))
 

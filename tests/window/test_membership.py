@@ -1,4 +1,4 @@
-"""Membership: pumps that leave, change their disk or collect the range are told, never dropped."""
+"""Membership: a pump that leaves, changes its disk or collects the range is reported, never silently dropped."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ def answer(probe: Probe):
     return lambda _host: probe
 
 
-def test_the_live_watermark_beats_the_registry_hint() -> None:  # R-48
+def test_live_watermark_overrides_the_registered_one() -> None:  # R-48
     (member,) = gather_members([Status("p1")], {}, 50, answer(Probe("u1", 140)))
     assert (member.watermark, member.store_uuid, member.problem) == (140, "u1", "")
 
 
-def test_a_key_deleted_from_the_registry_is_noticed() -> None:  # R-05
+def test_deleted_registry_key_is_detected() -> None:  # R-05
     (member,) = gather_members([], known("p1"), 50, answer(Probe()))
     assert "vanished from the registry" in member.problem
 
 
-def test_a_drained_tombstone_may_go() -> None:  # R-05
+def test_drained_tombstone_may_be_deleted() -> None:  # R-05
     (member,) = gather_members([], known("p1", state="offline"), 50, answer(Probe()))
     assert member.problem == ""
     assert member.drained(50)
 
 
-def test_the_same_node_on_an_empty_disk_is_noticed() -> None:  # R-06
+def test_same_node_with_an_empty_disk_is_detected() -> None:  # R-06
     (member,) = gather_members([Status("p1")], known("p1"), 50, answer(Probe("u2", 140)))
     assert "data directory is another one" in member.problem
 
 
-def test_a_collected_range_is_noticed() -> None:  # R-26
+def test_collected_range_is_detected() -> None:  # R-26
     (member,) = gather_members([Status("p1")], {}, 50, answer(Probe("u1", 140, gc_ts=50)))
     assert "collected binlogs up to 50" in member.problem
     (member,) = gather_members([Status("p1")], {}, 50, answer(Probe("u1", 140, gc_ts=49)))
     assert member.problem == ""
 
 
-def test_an_unreachable_pump_is_named_with_the_reason() -> None:  # S0-56
+def test_unreachable_pump_is_named_with_the_reason() -> None:  # S0-56
     def refuse(_host: str) -> Probe:
         raise SourceUnavailable("connection refused")
 
@@ -70,7 +70,7 @@ def test_an_unreachable_pump_is_named_with_the_reason() -> None:  # S0-56
     assert offline.drained(50)
 
 
-def test_a_forced_offline_does_not_forget_what_a_probe_saw() -> None:  # R-05
+def test_forced_offline_keeps_what_a_probe_saw() -> None:  # R-05
     seen = known("p1", watermark=760, landed_ts=740)
     (member,) = gather_members([Status("p1", state="offline", max_commit_ts=700)], seen, 740, answer(Probe()))
     assert member.watermark == 760
@@ -82,7 +82,7 @@ def test_another_pump_at_the_same_address_proves_nothing() -> None:  # R-05 R-06
     assert "is served by p9" in member.problem
 
 
-def test_a_watermark_from_the_future_is_not_believed() -> None:
+def test_watermark_from_the_future_is_rejected() -> None:
     now = 470583292723200001
     told = [
         Member("ahead", "h:1", "online", now * 10),
@@ -94,8 +94,8 @@ def test_a_watermark_from_the_future_is_not_believed() -> None:
     assert (found["near"], found["gone"]) == ("", "unreachable")
 
 
-def test_plan_asks_for_a_fresh_timestamp_before_it_doubts_a_watermark() -> None:
-    # Members are probed after the TSO was fetched, one after the other: a busy cluster may be past it by then.
+def test_plan_fetches_a_new_tso_before_it_doubts_a_watermark() -> None:
+    # Members are probed one by one after the TSO was fetched, so in a busy cluster their watermarks may be above it.
     class Clock:
         def __init__(self, *given: int) -> None:
             self.given = list(given)

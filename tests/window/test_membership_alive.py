@@ -1,4 +1,4 @@
-"""The registry's isAlive is written and never believed: neither a window's members nor a writer's choice follow it."""
+"""The registry's isAlive is written but never used: neither for a window's members nor for a writer's choice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LISTED = [NodeStatus(f"p{n}", f"127.0.0.1:{n}", "online", max_commit_ts=100 + n)
 
 class Connection:
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 @pytest.mark.parametrize("alive", [(True, True, True), (False, False, False), (False, True, False)])

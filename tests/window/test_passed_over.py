@@ -1,4 +1,4 @@
-"""`shard-mode = "pessimistic"` behind an operator's `without`: who is waited for, and what the target has of whom."""
+"""`shard-mode = "pessimistic"` after an operator's `without`: which tables are awaited, and what the target has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from support.workload import Col, Workload, integer, text
 from test_judging import logged, rules, two_shards
-from test_pessimistic import PESSIMISTIC, SAME, planned, resolved
+from test_pessimistic import PESSIMISTIC, SAME, plan_locked, resolve
 
 from binlake.rows.schema import SchemaState
 from binlake.window.ddls import plan_locked_ddls
@@ -21,7 +21,7 @@ def three_shards() -> Workload:
 
 
 class Windows:
-    """What is done from here on, planned as one more window behind what `held` says."""
+    """Everything logged from now on, planned as one more window after the state `held`."""
 
     def __init__(self, w: Workload, held: Locks, *without: tuple[str, str]) -> None:
         self.w, self._held, self._without = w, held.still_open, without
@@ -34,7 +34,7 @@ class Windows:
             self._base, binlogs, jobs, rules(**PESSIMISTIC), lo=self._lo, before=self._held, resolutions=commands
         )
 
-    def said(self) -> list[str]:
+    def list_statements(self) -> list[str]:
         return [ddl.sql if ddl.decision == "apply" else f"- {ddl.reason}" for ddl in self.plan()[0]]
 
 
@@ -43,66 +43,66 @@ def add(*columns: str) -> str:
 
 
 def without_the_second(w: Workload) -> Windows:
-    """The other tables have `n`, and an operator goes on without s2.t_2, which does not."""
+    """The other tables have `n`; an operator continues without s2.t_2, which does not."""
     for db, table in w.rows:
         if table != "t_2":
             w.add_column(db, table, integer("n"))
-    return Windows(w, planned(w)[1], ("s2", "t_2"))
+    return Windows(w, plan_locked(w)[1], ("s2", "t_2"))
 
 
-def test_a_table_that_is_passed_over_is_waited_for_no_longer_until_it_has_followed() -> None:  # S4-53
+def test_table_passed_over_is_not_awaited_until_it_has_followed() -> None:  # S4-53
     window = without_the_second(three_shards())
     window.w.add_column("s1", "t_1", integer("m"))
-    assert window.said() == [add("n"), "- shard lock: waits for s2.t_3"]
+    assert window.list_statements() == [add("n"), "- shard lock: waits for s2.t_3"]
     behind = Windows(window.w, window.plan()[1])
     behind.w.add_column("s2", "t_2", integer("n"))
     behind.w.add_column("s1", "t_1", integer("o"))
     waits = "- shard lock: waits for s2.t_2, s2.t_3"
-    assert behind.said() == [SAME, waits]
+    assert behind.list_statements() == [SAME, waits]
     assert not behind.plan()[1].still_open.passed
-    # In a window of its own it is still one that has followed.
+    # In a later window it still counts as having followed.
     last = Windows(behind.w, behind.plan()[1])
     last.w.add_column("s1", "t_1", integer("p"))
-    assert last.said() == [waits]
+    assert last.list_statements() == [waits]
 
 
-def test_a_step_of_the_others_runs_at_once_beside_a_table_that_is_passed_over() -> None:
-    """The target has its shape of that table too, whatever it does that is no step."""
+def test_steps_of_others_run_at_once_next_to_a_table_passed_over() -> None:
+    """The target also serves the table's present shape, whatever DDL it runs that is no step."""
     window = without_the_second(two_shards())
     window.w.add_column("s1", "t_1", integer("m"))
-    assert window.said() == [add("n"), add("m")]
+    assert window.list_statements() == [add("n"), add("m")]
     window.w.truncate("s2", "t_2")
     window.w.add_column("s1", "t_1", integer("o"))
-    assert window.said()[2:] == [
+    assert window.list_statements()[2:] == [
         "- shared table: s2.t_2 shares its target with other tables: its rows stay there",
         add("o"),
     ]
 
 
-def test_a_table_that_is_passed_over_and_takes_another_shape_says_so() -> None:
+def test_table_passed_over_that_takes_another_shape_is_reported() -> None:
     window = without_the_second(two_shards())
     window.w.add_column("s2", "t_2", integer("other"))
     ddls, locks = window.plan()
     assert ddls[1].reason == "shard lock: s2.t_2 was skipped and now has another shape than the target"
     assert ddls[1].alert
     assert [one.until for one in locks.passed] == [OPEN]
-    # The target goes on with what it has: the next step of the other runs.
+    # The target continues with its own shape: the next step of the other table runs.
     window.w.add_column("s1", "t_1", integer("m"))
-    assert window.said()[2:] == [add("m")]
+    assert window.list_statements()[2:] == [add("m")]
 
 
-def test_rows_that_are_released_get_what_the_target_had_then() -> None:
+def test_released_rows_get_the_targets_values_of_that_time() -> None:
     w = two_shards()
     for name in ("a", "b"):
         for db, table in (("s1", "t_1"), ("s2", "t_2")):
             w.add_column(db, table, integer(name, default="7"))
-    ddls, locks = planned(w)
+    ddls, locks = plan_locked(w)
     assert [ddl.decision for ddl in ddls] == ["skip", "apply", "skip", "apply"]
-    # Of two releases in one window the second one adds nothing to the rows of the first.
+    # Of two releases in one window, the second adds nothing to the rows of the first.
     assert [dict(hold.filled) for hold in locks.holds] == [{}] * 4
 
 
-def renamed(w: Workload, db: str, table: str, name: str) -> None:
+def rename_column(w: Workload, db: str, table: str, name: str) -> None:
     info: dict[str, Any] = {**w.table(db, table).raw}
     columns = [dict(column) for column in info["cols"]]
     columns[1]["name"] = {"O": name, "L": name}
@@ -110,19 +110,19 @@ def renamed(w: Workload, db: str, table: str, name: str) -> None:
     w._ddl(12, db, table, f"ALTER TABLE `{table}` RENAME COLUMN x TO {name}", {**info, "cols": columns})  # type: ignore[arg-type]
 
 
-def test_tables_do_not_come_together_over_a_name_that_the_target_never_had() -> None:
-    """Rows of s1.t_1 between its two renames have a value for `title`, and the target goes from `name` to `label`."""
+def test_tables_are_not_joined_across_a_name_that_the_target_never_had() -> None:
+    """Rows of s1.t_1 between its two renames have a value for `title`, while the target goes from `name` to `label`."""
     w = two_shards()
-    renamed(w, "s1", "t_1", "title")
-    renamed(w, "s1", "t_1", "label")
-    renamed(w, "s2", "t_2", "label")
-    ddls, locks = planned(w)
+    rename_column(w, "s1", "t_1", "title")
+    rename_column(w, "s1", "t_1", "label")
+    rename_column(w, "s2", "t_2", "label")
+    ddls, locks = plan_locked(w)
     assert [ddl.decision for ddl in ddls] == ["skip"] * 3
     assert "have come to different shapes" in ddls[2].alert
     assert all(hold.waits for hold in locks.holds)
 
 
-def test_nothing_is_released_for_a_command_without_any_table_left() -> None:
+def test_command_that_leaves_no_table_releases_nothing() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", Col("n"))
-    assert resolved(w, planned(w)[1], ("s1", "t_1"), ("s2", "t_2"))[0] == []
+    assert resolve(w, plan_locked(w)[1], ("s1", "t_1"), ("s2", "t_2"))[0] == []

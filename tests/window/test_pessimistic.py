@@ -21,43 +21,43 @@ PESSIMISTIC = {"routes": [SHARDS], "shard_mode": "pessimistic"}
 SAME = "- shared table: the target has the shape that all its tables need"
 
 
-def planned(w: Workload) -> tuple[list[LandedDdl], Locks]:
-    """The DDL behind the first four, and what is held at the end."""
+def plan_locked(w: Workload) -> tuple[list[LandedDdl], Locks]:
+    """The DDL after the first four, and the locks at the end."""
     found, locks = plan_locked_ddls(SchemaState(), *logged(w), rules(**PESSIMISTIC))
     return found[4:], locks
 
 
-def said(w: Workload) -> list[str]:
-    return [ddl.sql if ddl.decision == "apply" else f"- {ddl.reason}" for ddl in planned(w)[0]]
+def list_statements(w: Workload) -> list[str]:
+    return [ddl.sql if ddl.decision == "apply" else f"- {ddl.reason}" for ddl in plan_locked(w)[0]]
 
 
-def at_target(w: Workload, locks: Locks, ts: int) -> list[str]:
-    """The columns of the target at `ts`, where `locks` hold."""
+def target_columns(w: Workload, locks: Locks, ts: int) -> list[str]:
+    """The columns of the target at `ts` under `locks`."""
     tables = TargetTables(SchemaState().fold(logged(w)[1]), Naming(rules(**PESSIMISTIC)), locks.definitions_at(ts))
     found = tables.find("all", "t")
     return [column.name for column in found.columns] if found else []
 
 
-def test_a_step_runs_when_the_last_table_has_it() -> None:  # R-15 S4-53
+def test_step_runs_when_the_last_table_has_it() -> None:  # R-15 S4-53
     w = two_shards()
     first = w.add_column("s1", "t_1", integer("n", default="5"))
-    assert said(w) == ["- shard lock: waits for s2.t_2"]
-    (hold,) = planned(w)[1].holds
+    assert list_statements(w) == ["- shard lock: waits for s2.t_2"]
+    (hold,) = plan_locked(w)[1].holds
     assert (hold.source, hold.target, hold.since, hold.waits) == (("s1", "t_1"), ("all", "t"), hold.since, True)
     assert hold.since <= first
-    assert at_target(w, planned(w)[1], w.clock()) == ["id", "name"]
+    assert target_columns(w, plan_locked(w)[1], w.clock()) == ["id", "name"]
 
     w.add_column("s2", "t_2", integer("n", default="5"))
-    ddls, locks = planned(w)
-    assert said(w)[1] == "ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '5'"
+    ddls, locks = plan_locked(w)
+    assert list_statements(w)[1] == "ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '5'"
     names = [[c.name for c in side.tables[0].columns] for side in (ddls[1].before, ddls[1].after)]
     assert names == [["id", "name"], ["id", "name", "n"]]
     assert {hold.source[0]: hold.released for hold in locks.holds} == {"s1": ddls[1].since, "s2": ddls[1].since}
     assert not locks.still_open
-    assert at_target(w, locks, w.clock()) == ["id", "name", "n"]
+    assert target_columns(w, locks, w.clock()) == ["id", "name", "n"]
 
 
-def test_each_table_goes_step_by_step() -> None:  # R-15
+def test_tables_proceed_step_by_step() -> None:  # R-15
     w = two_shards()
     w.add_column("s1", "t_1", integer("a"))
     w.add_column("s1", "t_1", integer("b"))
@@ -67,69 +67,69 @@ def test_each_table_goes_step_by_step() -> None:  # R-15
     w.drop_column("s2", "t_2", "a")
     waits, alter_ = "- shard lock: waits for s2.t_2", "ALTER TABLE `all`.`t`"
     steps = [f"{alter_} ADD COLUMN `a` INT(11)", f"{alter_} ADD COLUMN `b` INT(11)", f"{alter_} DROP COLUMN `a`"]
-    assert said(w) == [waits, waits, steps[0], waits, *steps[1:]]
-    ddls, locks = planned(w)
+    assert list_statements(w) == [waits, waits, steps[0], waits, *steps[1:]]
+    ddls, locks = plan_locked(w)
     own = sorted((hold for hold in locks.holds if hold.source[0] == "s1"), key=lambda hold: hold.since)
-    # The rows of a step end where the next one begins, and wait for that very step of the other table.
+    # The rows of a step end where the next one starts, and wait for the other table's same step.
     assert [hold.until for hold in own] == [own[1].since, own[2].since, 0]
     assert [hold.released for hold in own] == [ddls[2].since, ddls[4].since, ddls[5].since]
 
 
-def test_any_ddl_may_wait_that_no_joined_definition_could_hold() -> None:  # R-15
+def test_ddl_that_no_joined_definition_could_hold_may_wait() -> None:  # R-15
     w = two_shards()
     for db, table in (("s1", "t_1"), ("s2", "t_2")):
         alter(w, db, table, f"ALTER TABLE `{table}` MODIFY COLUMN `name` INT", integer("id"), integer("name"))
-    assert said(w) == ["- shard lock: waits for s2.t_2", "ALTER TABLE `all`.`t` MODIFY COLUMN `name` INT"]
+    assert list_statements(w) == ["- shard lock: waits for s2.t_2", "ALTER TABLE `all`.`t` MODIFY COLUMN `name` INT"]
 
 
-def test_the_same_ddl_in_another_order_come_together_where_the_shapes_do() -> None:
+def test_steps_in_another_order_run_when_the_shapes_match() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("a", default="1"))
     w.add_column("s2", "t_2", integer("b", default="2"))
     w.add_column("s1", "t_1", integer("b", default="2"))
     different = "- shard lock: the tables of all.t have come to different shapes: `binlake ddl lock`"
-    assert said(w) == ["- shard lock: waits for s2.t_2", different, different]
-    assert [bool(ddl.alert) for ddl in planned(w)[0]] == [False, True, True]
+    assert list_statements(w) == ["- shard lock: waits for s2.t_2", different, different]
+    assert [bool(ddl.alert) for ddl in plan_locked(w)[0]] == [False, True, True]
     alter(w, "s2", "t_2", "ALTER TABLE `t_2` ADD COLUMN `a` INT DEFAULT '1' AFTER `name`", integer("id"), text("name"),
           integer("a", default="1"), integer("b", default="2"))  # fmt: skip
-    ddls, locks = planned(w)
+    ddls, locks = plan_locked(w)
     assert ddls[-1].sql == ("ALTER TABLE `all`.`t` ADD COLUMN `b` INT(11) DEFAULT '2'; "
                             "ALTER TABLE `all`.`t` ADD COLUMN `a` INT DEFAULT '1' AFTER `name`")  # fmt: skip
     assert sorted(tuple(hold.filled.items()) for hold in locks.holds) == [(), (), (("a", "1"),), (("b", "2"),)]
     assert not locks.still_open
 
 
-def test_a_table_that_goes_is_waited_for_no_longer() -> None:
+def test_dropped_table_is_not_awaited_any_more() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("a"))
     w.add_column("s1", "t_1", integer("b"))
     w.drop_table("s2", "t_2")
-    ddls, locks = planned(w)
+    ddls, locks = plan_locked(w)
     assert ddls[-1].sql == "ALTER TABLE `all`.`t` ADD COLUMN `a` INT(11); ALTER TABLE `all`.`t` ADD COLUMN `b` INT(11)"
     assert "its rows stay there" in ddls[-1].alert
     assert not locks.still_open
 
 
-def test_a_table_that_is_emptied_or_comes_meanwhile_waits_with_the_others() -> None:
+def test_truncated_or_new_tables_wait_with_the_others() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("n"))
     w.truncate("s1", "t_1")
     w.create_table("s2", "t_3", [integer("id"), text("name")], ["id"])
     w.create_table("s2", "t_4", [integer("id"), text("name"), integer("n")], ["id"])
-    assert at_target(w, planned(w)[1], w.clock()) == ["id", "name"]
+    assert target_columns(w, plan_locked(w)[1], w.clock()) == ["id", "name"]
     w.add_column("s2", "t_2", integer("n"))
     w.add_column("s2", "t_3", integer("n"))
-    ddls, locks = planned(w)
+    ddls, locks = plan_locked(w)
     assert [ddl.decision for ddl in ddls] == ["skip", "skip", "skip", "skip", "skip", "apply"]
     assert ddls[4].reason == "shard lock: waits for s2.t_3"
     assert not locks.still_open
     w.create_table("s2", "t_5", [integer("id"), integer("other")], ["id"])
     with pytest.raises(SchemaError, match="another shape"):
-        planned(w)
+        plan_locked(w)
 
 
-def test_a_rename_of_a_column_is_a_step_of_its_own() -> None:
-    # Rows between two renames have a column that the target never gets: the tables must come together before it.
+def test_column_rename_is_a_separate_step() -> None:
+    # Between two renames, rows have a column that the target never gets, so the tables must first reach the same shape.
     w = two_shards()
     for db, table in (("s1", "t_1"), ("s2", "t_2")):
         for name in ("title", "label"):
@@ -138,12 +138,12 @@ def test_a_rename_of_a_column_is_a_step_of_its_own() -> None:
             columns[1]["name"] = {"O": name, "L": name}
             w._put(db, {**info, "cols": columns})
             w._ddl(12, db, table, f"ALTER TABLE `{table}` RENAME COLUMN x TO {name}", {**info, "cols": columns})  # type: ignore[arg-type]
-    assert said(w) == ["- shard lock: waits for s2.t_2"] * 2 + [
+    assert list_statements(w) == ["- shard lock: waits for s2.t_2"] * 2 + [
         f"ALTER TABLE `all`.`t` RENAME COLUMN x TO {name}" for name in ("title", "label")
     ]
 
 
-def test_tables_of_several_shapes_when_the_mode_was_chosen_follow_the_widest() -> None:
+def test_existing_different_shapes_follow_the_widest() -> None:
     w = Workload()
     for number in (1, 2):
         w.create_database(f"s{number}")
@@ -158,11 +158,11 @@ def test_tables_of_several_shapes_when_the_mode_was_chosen_follow_the_widest() -
     assert not locks
 
 
-def test_what_is_held_goes_from_window_to_window_as_text() -> None:
+def test_locks_are_passed_to_the_next_window_as_text() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("n", default="5"))
     before = len(logged(w)[0])
-    whole = planned(w)[1]
+    whole = plan_locked(w)[1]
     again = Locks.from_dict(whole.to_dict())
     assert again.to_dict() == whole.to_dict()
     base = SchemaState().fold(logged(w)[1])
@@ -175,18 +175,18 @@ def test_what_is_held_goes_from_window_to_window_as_text() -> None:
     assert not Locks.join([whole, locks]).still_open
 
 
-def resolved(w: Workload, held: Locks, *names: tuple[str, str], sql: str = "") -> tuple[list[LandedDdl], Locks]:
-    """A window of nothing behind what is logged, where an operator went on without `names`."""
+def resolve(w: Workload, held: Locks, *names: tuple[str, str], sql: str = "") -> tuple[list[LandedDdl], Locks]:
+    """An empty window after the logged DDL, in which an operator continues without `names`."""
     base, lo = SchemaState().fold(logged(w)[1]), w.clock()
     commanded = [Resolution(("all", "t"), names, sql)]
     return plan_locked_ddls(base, [], [], rules(**PESSIMISTIC), lo=lo, before=held.still_open, resolutions=commanded)
 
 
-def test_an_operator_goes_on_without_a_table() -> None:  # S4-53
+def test_operator_can_continue_without_a_table() -> None:  # S4-53
     w = two_shards()
     w.add_column("s1", "t_1", integer("n", default="5"))
-    held = planned(w)[1]
-    (row,), locks = resolved(w, held)
+    held = plan_locked(w)[1]
+    (row,), locks = resolve(w, held)
     assert (row.sql, row.decision, row.segment) == (
         "ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '5'",
         "apply",
@@ -194,8 +194,8 @@ def test_an_operator_goes_on_without_a_table() -> None:  # S4-53
     )
     assert "without s2.t_2" in row.alert
     assert (locks.holds[0].released, row.opens_segment) == (row.commit_ts, True)
-    assert at_target(w, locks, row.commit_ts) == ["id", "name", "n"]
-    # Its rows get what they lack, until it has the DDL; that runs no second time.
+    assert target_columns(w, locks, row.commit_ts) == ["id", "name", "n"]
+    # Its rows get the missing column until the table has the DDL, which does not run again.
     lo = w.clock()
     before = len(logged(w)[0])
     base = SchemaState().fold(logged(w)[1])
@@ -207,35 +207,35 @@ def test_an_operator_goes_on_without_a_table() -> None:  # S4-53
     extras = extras_of_window(schemas, Naming(rules(**PESSIMISTIC)), later, lo)
     assert [(extra.db, extra.values, extra.until) for extra in extras] == [("s2", {"n": "5"}, found[0].since)]
     assert not later.still_open
-    (row,), _ = resolved(w, held, sql="ALTER TABLE all.t ADD n INT DEFAULT 5")
+    (row,), _ = resolve(w, held, sql="ALTER TABLE all.t ADD n INT DEFAULT 5")
     assert (row.decision, row.sql) == ("replaced", "ALTER TABLE all.t ADD n INT DEFAULT 5")
 
 
-def test_an_operator_goes_on_without_a_table_of_another_shape() -> None:
+def test_operator_can_continue_without_a_table_of_another_shape() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("a", default="1"))
     w.add_column("s2", "t_2", integer("b", default="2"))
-    held = planned(w)[1]
-    assert resolved(w, held)[0] == []
-    (row,), locks = resolved(w, held, ("s2", "t_2"))
+    held = plan_locked(w)[1]
+    assert resolve(w, held)[0] == []
+    (row,), locks = resolve(w, held, ("s2", "t_2"))
     assert row.sql.endswith("ADD COLUMN `a` INT(11) DEFAULT '1'")
     assert [(hold.source[0], dict(hold.filled)) for hold in locks.holds] == [("s1", {}), ("s2", {"a": "1"})]
     assert [one.source for one in locks.still_open.passed] == [("s2", "t_2")]
-    assert at_target(w, locks, row.commit_ts) == ["id", "name", "a"]
+    assert target_columns(w, locks, row.commit_ts) == ["id", "name", "a"]
 
 
-def test_rows_of_a_table_that_is_waited_for_get_nothing_of_what_others_have() -> None:
+def test_rows_of_an_awaited_table_do_not_get_the_others_columns() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("n", default="5"))
-    held, base, lo = planned(w)[1], SchemaState().fold(logged(w)[1]), w.clock()
+    held, base, lo = plan_locked(w)[1], SchemaState().fold(logged(w)[1]), w.clock()
     schemas = window_schemas(base, [], [], lo)
     assert extras_of_window(schemas, Naming(rules(**PESSIMISTIC)), held.still_open, lo) == []
 
 
-def test_waiting_for_long_is_reported_once() -> None:
+def test_long_wait_is_reported_once() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("n"))
-    held = planned(w)[1]
+    held = plan_locked(w)[1]
     since = held.holds[0].since
     minutes = [since + ((n * 60_000) << 18) for n in range(4)]
     told = [len(held.alerts(lo, hi, 90)) for lo, hi in pairwise(minutes)]
@@ -245,19 +245,19 @@ def test_waiting_for_long_is_reported_once() -> None:
     assert "rows of s1.t_1 wait since" in held.alerts(minutes[1], minutes[2], 90)[0]
 
 
-def test_a_ddl_that_somebody_does_by_hand_is_not_a_step() -> None:
+def test_ddl_done_by_hand_is_not_a_step() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("a"))
     by_hand = w.add_column("s1", "t_1", integer("b"))
     _, locks = plan_locked_ddls(SchemaState(), *logged(w), rules(**PESSIMISTIC), [by_hand])
     assert len(locks.holds) == 1
-    assert at_target(w, locks, w.clock()) == ["id", "name"]
+    assert target_columns(w, locks, w.clock()) == ["id", "name"]
 
 
-def test_the_last_table_of_a_target_may_still_catch_up() -> None:
+def test_last_table_of_a_target_can_still_catch_up() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("n", default="5"))
-    _, locks = resolved(w, planned(w)[1])
+    _, locks = resolve(w, plan_locked(w)[1])
     base, lo, before = SchemaState().fold(logged(w)[1]), w.clock(), len(logged(w)[0])
     w.drop_table("s1", "t_1")
     w.add_column("s2", "t_2", integer("n", default="5"))
@@ -267,8 +267,8 @@ def test_the_last_table_of_a_target_may_still_catch_up() -> None:
     assert not later.still_open
 
 
-def test_a_rename_of_a_table_is_refused_as_ever() -> None:
+def test_table_rename_stays_refused() -> None:
     w = two_shards()
     rename(w, ("s1", "t_1"), ("s1", "x"), "RENAME TABLE `s1`.`t_1` TO `s1`.`x`")
     with pytest.raises(SchemaError, match="rename or swap"):
-        planned(w)
+        plan_locked(w)

@@ -1,4 +1,4 @@
-"""The plan stage tells of pumps that saw a commit too late: in its log, its result, and the table `window`."""
+"""The plan stage reports pumps that saw a late commit, in its log, its result, and the table `window`."""
 
 from __future__ import annotations
 

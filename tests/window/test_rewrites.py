@@ -1,4 +1,4 @@
-"""Which DDL changes rows by itself, by the definitions before and after it alone."""
+"""Which DDL changes rows by itself, judged only by the definitions before and after it."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_a_ddl_does_to_rows_shows_in_the_definitions(case: str) -> None:
+def test_effect_of_a_ddl_on_rows_follows_from_the_definitions(case: str) -> None:
     before, after, changes = CASES[case]
     assert bool(tables_rewritten_by([ddl(before, after)])) is changes
 
 
-def test_the_mark_follows_the_table_to_the_windows_end() -> None:
+def test_mark_follows_the_table_to_the_windows_end() -> None:
     longer = made(col("v", t.VARCHAR, flen=40))
     renamed = made(col("v", t.VARCHAR, flen=40), name="b")
     history = [ddl(OLD, longer, 5), ddl(longer, renamed, 6)]
@@ -64,6 +64,6 @@ def test_the_mark_follows_the_table_to_the_windows_end() -> None:
     assert tables_rewritten_by([*history, ddl(renamed, None, 7)]) == {}
 
 
-def test_what_does_not_run_at_the_target_is_not_looked_at() -> None:
+def test_ddl_not_run_at_the_target_is_not_checked() -> None:
     assert tables_rewritten_by([ddl(OLD, made(col("v", t.LONG)), decision="skip")]) == {}
     assert tables_rewritten_by([ddl(OLD, made(col("v", t.LONG)), decision="replaced")]) == {("d", "a"): 5}

@@ -1,4 +1,4 @@
-"""Rows of `mutation` that wait: left out while they do, then placed where they are released, whoever else is there."""
+"""Held rows of `mutation`: left out while they wait, then placed at their release, next to any other rows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def hold(source: str, since: int, until: int = OPEN, released: int = OPEN, **fil
     return Hold(("all", "t"), ("d", source), since, since, "", DEFINITION, DEFINITION, until, released, filled)
 
 
-def test_what_is_read_of_the_windows_before() -> None:
-    """Of a window (30, 40]: what it releases of rows at or below 30."""
+def test_released_rows_of_earlier_windows_are_selected() -> None:
+    """For a window (30, 40]: its releases of rows at or below 30."""
     holds = [
         hold("a", 10, 20, 35),
         hold("b", 10, OPEN, 35),
@@ -58,7 +58,7 @@ def drawn_rows(draw: Random) -> list[dict[str, Any]]:
 
 
 def drawn_holds(draw: Random) -> list[Hold]:
-    """Steps of two tables, one behind the other; what is released comes at one of them or later."""
+    """Consecutive steps of two tables; released holds are released at one of the steps or later."""
     found = []
     for source in ("t", "u"):
         places = sorted(draw.sample(range(1, HI + 5), draw.randint(0, 4) + 1))
@@ -70,8 +70,8 @@ def drawn_holds(draw: Random) -> list[Hold]:
     return found
 
 
-def placed(row: dict[str, Any], holds: list[Hold]) -> list[dict[str, Any]]:
-    """One row as the rule says."""
+def place_row(row: dict[str, Any], holds: list[Hold]) -> list[dict[str, Any]]:
+    """Place one row by the rule."""
     for one in holds:
         end = min(end or HI + 1 for end in (one.until, one.released))
         if (row["source_db"], row["source_table"]) != one.source or not one.since <= row["commit_ts"] < end:
@@ -86,7 +86,7 @@ def placed(row: dict[str, Any], holds: list[Hold]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", seeds(100))
-def test_each_row_counts_where_its_hold_says(seed: int) -> None:
+def test_each_row_is_placed_by_its_hold(seed: int) -> None:
     draw = Random(seed)
     rows, holds = drawn_rows(draw), drawn_holds(draw)
     cut = draw.randint(0, len(rows))
@@ -94,11 +94,11 @@ def test_each_row_counts_where_its_hold_says(seed: int) -> None:
     found = apply_holds(pa.Table.from_batches(batches, MUTATION_SCHEMA), holds, HI)
     found.validate(full=True)
     assert found.schema == MUTATION_SCHEMA
-    wanted = [one for row in batches[0].to_pylist() + batches[1].to_pylist() for one in placed(row, holds)]
+    wanted = [one for row in batches[0].to_pylist() + batches[1].to_pylist() for one in place_row(row, holds)]
     assert found.to_pylist() == wanted
 
 
-def test_rows_that_nothing_holds_are_the_same_batch() -> None:
+def test_batch_without_held_rows_is_returned_unchanged() -> None:
     rows = pa.Table.from_pylist(drawn_rows(Random(3)), MUTATION_SCHEMA)
     found = apply_holds(rows, [hold("other", 1, OPEN, 30)], HI)
     assert found.equals(rows)

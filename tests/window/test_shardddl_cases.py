@@ -1,7 +1,7 @@
-"""What DM's tests of shard DDL (shardddl1 to 4, pessimistic and optimistic) do, as one table of cases.
+"""The cases of DM's tests of shard DDL (shardddl1 to 4, pessimistic and optimistic), as one table.
 
-Two tables of one target go through their DDL in the order given; a case says what the target runs in each mode, or that
-it is a conflict. Where a row differs from DM, its comment says so.
+Two tables of one target run their DDL in the given order; a case lists what the target runs in each mode, or that there
+is a conflict. Where a case differs from DM, its comment says so.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def modify(shard: int, *columns: Col) -> tuple[int, str, tuple[Col, ...]]:
 
 @dataclass(frozen=True)
 class Case:
-    """`steps` of the shards 1 and 2; what the target runs, without `ALTER TABLE` and its name."""
+    """`steps` of the shards 1 and 2; the statements of the target, without `ALTER TABLE` and its name."""
 
     steps: tuple[tuple[int, str, tuple[Col, ...]], ...]
     optimistic: tuple[str, ...] | str
@@ -66,7 +66,7 @@ CASES = {
     ),
     "several at once": Case((add(1, A, B), add(2, A, B)), (f"{ADD_A},{ADD_B}",), (f"{ADD_A},{ADD_B}",)),
     "several at once, a part of them at first": Case(
-        # Pessimistic DM stops here; the tables come together once their shapes do.
+        # Pessimistic DM stops here; Binlake's tables are joined once their shapes match.
         (add(1, A), add(2, A, B), add(1, B)),
         (ADD_A, ADD_B),
         (f"{ADD_A};{ADD_B}",),
@@ -79,7 +79,7 @@ CASES = {
     "other defaults": Case((add(1, A1), add(2, A9)), CONFLICT, CONFLICT),
     "other types": Case((add(1, A), add(2, text("a"))), CONFLICT, ()),
     "signed and unsigned": Case((add(1, A), add(2, UNSIGNED)), CONFLICT, ()),
-    # DM holds FLOAT and DOUBLE for compatible; the text of a value is not the same in both.
+    # DM treats FLOAT and DOUBLE as compatible, but the text of a value differs between them.
     "float and double": Case((add(1, FLOAT), add(2, DOUBLE)), CONFLICT, ()),
     "a larger integer": Case(
         (add(1, A), add(2, A), modify(1, BIG), modify(2, BIG)), (ADD_A, "MODIFY COLUMN a"), (ADD_A, "MODIFY COLUMN a")
@@ -114,7 +114,7 @@ def history(case: Case) -> Workload:
 
 
 def run_at_target(w: Workload, mode: str) -> tuple[str, ...]:
-    """What the target runs behind the first four DDL, in short."""
+    """The statements that the target runs after the first four DDL, shortened."""
     texts = [ddl.sql for ddl in plan(w, routes=[SHARDS], shard_mode=mode)[4:] if ddl.decision == "apply"]
     return tuple(
         ";".join(
@@ -126,7 +126,7 @@ def run_at_target(w: Workload, mode: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("mode", ["optimistic", "pessimistic"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_the_target_runs(case: Case, mode: str) -> None:  # S4-53
+def test_target_runs_the_expected_statements(case: Case, mode: str) -> None:  # S4-53
     wanted = case.optimistic if mode == "optimistic" else case.pessimistic
     if wanted == CONFLICT:
         with pytest.raises(SchemaError, match=f"shard-mode = {mode}"):
@@ -136,7 +136,7 @@ def test_what_the_target_runs(case: Case, mode: str) -> None:  # S4-53
 
 
 @pytest.mark.parametrize(("gone", "left"), [(1, "name, note"), (2, "")])
-def test_without_a_mode_the_columns_that_a_dropped_table_alone_had_are_named(gone: int, left: str) -> None:  # R-15
+def test_columns_of_a_dropped_table_are_named_without_a_shard_mode(gone: int, left: str) -> None:  # R-15
     w = two_shards()
     alter(w, "s2", "t_2", "ALTER TABLE `t_2` DROP COLUMN name", integer("id"))
     note = text("note")

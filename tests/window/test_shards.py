@@ -1,4 +1,4 @@
-"""Who of the tables that share a target lacks a DDL of the others (R-15)."""
+"""Which of the tables that share a target lack a DDL of the others (R-15)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def unlike(w: Workload) -> list[UnlikeShards]:
     return find_unlike_shards(TargetTables(SchemaState().fold(logged(w)[1]), naming), naming)
 
 
-def test_a_column_is_missing_until_the_last_shard_has_it() -> None:  # R-15
+def test_column_is_missing_until_the_last_shard_has_it() -> None:  # R-15
     w = two_shards()
     assert unlike(w) == []
     w.add_column("s2", "t_2", integer("n"))
@@ -30,7 +30,7 @@ def test_a_column_is_missing_until_the_last_shard_has_it() -> None:  # R-15
     assert unlike(w) == []
 
 
-def test_shapes_that_nothing_holds_are_said_to_be_so() -> None:  # R-15
+def test_incompatible_shapes_are_reported_as_such() -> None:  # R-15
     w = two_shards()
     w.add_column("s1", "t_1", integer("a"))
     w.add_column("s2", "t_2", integer("b"))
@@ -40,7 +40,7 @@ def test_shapes_that_nothing_holds_are_said_to_be_so() -> None:  # R-15
 
 
 @pytest.mark.parametrize("other", ["plain", "typed"])
-def test_keys_and_types_that_differ_are_named(other: str) -> None:
+def test_different_keys_and_types_are_named(other: str) -> None:
     w = Workload()
     w.create_database("s1")
     w.create_database("s2")

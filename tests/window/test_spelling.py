@@ -1,4 +1,4 @@
-"""A DDL says names as the definitions spell them, whatever letter case its text and its job say them in."""
+"""A DDL at the target spells names as the definitions do, whatever the letter case in its text and its job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan(w: Workload, **config: Any) -> list[LandedDdl]:
 
 
 def run(ddl: LandedDdl) -> tuple[str, ...]:
-    """What the target runs."""
+    """The statements that the target runs."""
     return map_ddl(ddl, "mariadb").sql
 
 
@@ -46,8 +46,10 @@ def shop() -> Workload:
     return w
 
 
-def said(w: Workload, action: Action, query: str, info: dict[str, Any] | None = None, *, table: str = "Users") -> str:
-    """The statement of the target for one more DDL with that text."""
+def target_statement(
+    w: Workload, action: Action, query: str, info: dict[str, Any] | None = None, *, table: str = "Users"
+) -> str:
+    """The target's statement for one more DDL with that text."""
     w._ddl(action, "Shop_A", table, query, info or dict(w.table("Shop_A", "Users").raw))
     found = plan(w)[-1]
     assert (found.db, found.table) == ("Shop_A", table)
@@ -64,23 +66,25 @@ def said(w: Workload, action: Action, query: str, info: dict[str, Any] | None = 
         ("ALTER TABLE `Users` ADD INDEX `i`(`name`)", "ALTER TABLE `Users` ADD INDEX `i`(`name`)"),
     ],
 )
-def test_a_statement_names_its_table_as_it_was_made(query: str, statement: str) -> None:  # issue 13.1
-    assert said(shop(), Action.ADD_INDEX, query) == statement
+def test_statement_names_its_table_as_it_was_created(query: str, statement: str) -> None:  # issue 13.1
+    assert target_statement(shop(), Action.ADD_INDEX, query) == statement
 
 
-def test_truncate_and_drop_meet_the_table_whatever_case_they_say() -> None:  # issue 13.1: all rows stayed
+def test_truncate_and_drop_find_the_table_in_any_letter_case() -> None:  # issue 13.1: all rows stayed
     w = shop()
     new = {**w.table("Shop_A", "Users").raw, "id": 950}
-    assert said(w, Action.TRUNCATE_TABLE, "TRUNCATE TABLE `uSERS`", new) == "TRUNCATE TABLE `Shop_A`.`Users`"
+    assert (
+        target_statement(w, Action.TRUNCATE_TABLE, "TRUNCATE TABLE `uSERS`", new) == "TRUNCATE TABLE `Shop_A`.`Users`"
+    )
     w = shop()
-    dropped = said(w, Action.DROP_TABLE, "DROP TABLE IF EXISTS `shop_a`.`users`, `shop_a`.`others`")
+    dropped = target_statement(w, Action.DROP_TABLE, "DROP TABLE IF EXISTS `shop_a`.`users`, `shop_a`.`others`")
     assert dropped == "DROP TABLE IF EXISTS `Shop_A`.`Users`"
     w = shop()
     w._ddl(Action.DROP_SCHEMA, "Shop_A", "", "DROP DATABASE `SHOP_A`")
     assert run(plan(w)[-1]) == ("DROP DATABASE `Shop_A`",)
 
 
-def test_a_table_made_in_a_database_said_in_another_case() -> None:
+def test_table_created_in_a_database_spelled_in_another_case() -> None:
     w = Workload()
     w.create_database("ÜBERSICHT")
     w.create_table("ÜBERSICHT", "ΟΔΟΣ", [integer("Größe")])
@@ -96,7 +100,7 @@ def test_a_table_made_in_a_database_said_in_another_case() -> None:
     assert run(plan(w)[-1])[1] == "TRUNCATE TABLE `ÜBERSICHT`.`ΟΔΟΣ`"
 
 
-def test_a_rename_takes_the_old_name_as_it_is_and_gives_the_new_one_as_it_says() -> None:
+def test_rename_uses_the_stored_old_name_and_the_new_name_as_written() -> None:
     w = shop()
     info = {**w.table("Shop_A", "Users").raw, "name": {"O": "USERS_2", "L": "users_2"}}
     w._ddl(Action.RENAME_TABLE, "Shop_A", "Users", "RENAME TABLE `SHOP_a`.`USERS` TO `shop_A`.`USERS_2`", info)
@@ -108,7 +112,7 @@ def test_a_rename_takes_the_old_name_as_it_is_and_gives_the_new_one_as_it_says()
     assert plan(w)[-1].sql == "ALTER TABLE `Shop_A`.`Users` RENAME AS `Shop_A`.`USERS_2`"
 
 
-def test_a_list_of_renames_follows_the_names_that_it_gives_itself() -> None:
+def test_rename_list_follows_the_names_it_has_assigned() -> None:
     w = shop()
     w.create_table("Shop_A", "New", [integer("Id")], ["Id"])
     old, new = (w.table("Shop_A", name).raw for name in ("Users", "New"))
@@ -122,7 +126,7 @@ def test_a_list_of_renames_follows_the_names_that_it_gives_itself() -> None:
     )
 
 
-def test_a_view_reads_its_tables_and_qualifies_its_columns_as_they_are_spelled() -> None:
+def test_view_spells_tables_and_qualified_columns_as_stored() -> None:
     w = shop()
     view = {**w.table("Shop_A", "Users").raw, "id": 960, "name": {"O": "V1", "L": "v1"}, "view": {"view_select": ""}}
     query = (
@@ -136,7 +140,7 @@ def test_a_view_reads_its_tables_and_qualifies_its_columns_as_they_are_spelled()
     )
 
 
-def test_a_view_replaced_under_another_spelling_leaves_no_second_one() -> None:
+def test_view_replaced_under_another_spelling_leaves_no_second_one() -> None:
     w = shop()
     views = [
         {**w.table("Shop_A", "Users").raw, "id": 960 + n, "name": {"O": name, "L": "v1"}, "view": {"view_select": ""}}
@@ -155,8 +159,8 @@ def test_a_view_replaced_under_another_spelling_leaves_no_second_one() -> None:
     ]
 
 
-def test_a_database_that_an_alter_does_not_name_is_the_jobs() -> None:
-    # At the target the session's database is that of the DDL before
+def test_alter_database_without_a_name_means_the_jobs_database() -> None:
+    # At the target, the session's database is that of the previous DDL
     w = shop()
     info = {"id": 2, "db_name": {"O": "Shop_A", "L": "shop_a"}, "charset": "utf8mb4", "collate": "utf8mb4_bin"}
     w._ddl(Action.SCHEMA_CHARSET, "Shop_A", "", "ALTER DATABASE CHARACTER SET = utf8mb4", db_info=info)
@@ -166,8 +170,8 @@ def test_a_database_that_an_alter_does_not_name_is_the_jobs() -> None:
     assert run(routed)[0].startswith("ALTER DATABASE `All` CHARACTER SET")
 
 
-def test_references_and_like_name_tables_as_they_are_spelled() -> None:
-    # MariaDB takes a foreign key to a table that is not there without a word
+def test_foreign_keys_and_like_spell_tables_as_stored() -> None:
+    # MariaDB silently accepts a foreign key to a missing table
     w = shop()
     w.create_table("Shop_A", "Orders", [integer("Id"), integer("U")], ["Id"])
     query = "ALTER TABLE `orders` ADD CONSTRAINT `Fk` FOREIGN KEY (`U`) REFERENCES `users`(`id`)"
@@ -179,7 +183,7 @@ def test_references_and_like_name_tables_as_they_are_spelled() -> None:
     assert plan(w)[-1].sql == "CREATE TABLE `Shop_A`.`Copy` LIKE `Shop_A`.`Users`"
 
 
-def test_routes_filters_and_replacements_see_the_definitions_names() -> None:
+def test_routes_filters_and_replacements_use_the_definitions_names() -> None:
     w = shop()
     index = w._ddl(Action.ADD_INDEX, "Shop_A", "Users", "ALTER TABLE `users` ADD INDEX `i`(`name`)",
                    dict(w.table("Shop_A", "Users").raw))  # fmt: skip
@@ -196,7 +200,7 @@ def test_routes_filters_and_replacements_see_the_definitions_names() -> None:
     ("name", "folded"), [("ΟΔΟΣ", "οδοσ"), ("İlan", "ilan"), ("ẞTADT", "ßtadt"), ("ÄPFEL", "äpfel"), ("Users", "users")]
 )
 def test_names_are_compared_as_tidb_compares_them(name: str, folded: str) -> None:
-    # L of the jobs in the capture zones
+    # the values of L in the jobs of the capture zones
     assert fold_name(name) == fold_name(folded) == folded
 
 
@@ -207,8 +211,8 @@ def test_partitions_are_found_by_their_folded_names() -> None:
     assert render(put_stored_bounds(tokenize(text), parts)) == "PARTITION `P_ΟΔΟΣ` VALUES LESS THAN (1577836800)"
 
 
-def test_a_table_made_anew_in_another_case_keeps_its_history() -> None:
-    # binlake audit row: the rows of both spellings
+def test_table_recreated_in_another_case_keeps_its_history() -> None:
+    # binlake audit row shows the rows of both spellings
     where = str(where_definitions([table("Users", col("id")), table("USERS", col("id"))]))
     assert "Users" in where
     assert "USERS" in where

@@ -1,4 +1,6 @@
-"""Rows that were written behind one DDL when a later one runs with it: what they are read as, and filled with."""
+"""Rows written after one DDL, when a later DDL runs together with it: how they are read, and with what they are
+filled.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,18 @@ ID = col("id", t.LONG)
 
 
 def definition(*columns: Json) -> TableDef:
-    """A table of `id` and these columns."""
+    """A table with `id` and these columns."""
     return table("t", ID, *columns)
 
 
-def numbered(number: int, *columns: Json) -> TableDef:
-    """The same, where the second column has the number `number`: it is another one than that of `definition`."""
+def with_id(number: int, *columns: Json) -> TableDef:
+    """The same, but the second column has the id `number`, so it is another column than that of `definition`."""
     raw = definition(*columns).raw
     return table("t", cols=[raw["cols"][0], {**raw["cols"][1], "id": number}])
 
 
 def step(before: TableDef, after: TableDef, sql: str = "ALTER TABLE t ADD COLUMN n INT", **more: Any) -> Hold:
-    """A step of s1.t_1; `more`: of a hold."""
+    """A step of s1.t_1; `more`: fields of the hold."""
     return replace(Hold(("all", "t"), ("s1", "t_1"), 20, 21, sql, before, after), **more)
 
 
@@ -53,31 +55,31 @@ BLOB = texts(t.BLOB, charset="binary")
         (texts(t.LONG), texts(t.VARCHAR), ""),
         (texts(t.VARCHAR), definition(), ""),
         (definition(), BLOB, ""),
-        # The target makes the values of a generated column itself.
+        # The target computes the values of a generated column itself.
         (texts(t.VARCHAR), texts(t.BLOB, charset="binary", generated_expr_string="id", generated_stored=True), ""),
     ],
 )
-def test_a_text_is_read_as_the_same_value_by_columns_of_one_kind(one: TableDef, other: TableDef, name: str) -> None:
+def test_columns_of_one_kind_read_a_text_as_the_same_value(one: TableDef, other: TableDef, name: str) -> None:
     assert unreadable_column(one, other) == name
 
 
-def test_rows_follow_a_later_definition_that_reads_them_as_they_are() -> None:
+def test_rows_may_be_read_by_a_later_definition_that_keeps_their_values() -> None:
     added = step(definition(), texts(t.VARCHAR))
     assert rows_stay_readable([added], texts(t.VARCHAR))
     assert rows_stay_readable([added], definition(col("N", t.VARCHAR)))
     assert rows_stay_readable([added], definition())
     assert not rows_stay_readable([added], BLOB)
-    # One step of several is enough.
+    # One incompatible step is enough.
     assert not rows_stay_readable([added, step(texts(t.VARCHAR), BLOB)], BLOB)
 
 
-def test_rows_do_not_follow_a_rename() -> None:
+def test_rows_cannot_be_read_across_a_rename() -> None:
     assert not rows_stay_readable([step(definition(), texts(t.VARCHAR))], definition(col("m", t.VARCHAR)))
-    # A column with another number is another column.
-    assert rows_stay_readable([step(definition(), texts(t.VARCHAR))], numbered(9, col("m", t.VARCHAR)))
+    # A column with another id is another column.
+    assert rows_stay_readable([step(definition(), texts(t.VARCHAR))], with_id(9, col("m", t.VARCHAR)))
 
 
-def test_a_step_that_a_table_came_with_has_no_rows() -> None:
+def test_step_that_ends_where_it_starts_has_no_rows() -> None:
     def ending(until: int) -> Hold:
         return step(definition(), texts(t.VARCHAR), until=until)
 
@@ -89,27 +91,27 @@ def filled_by(default: str | None, **more: Any) -> TableDef:
     return definition(col("n", t.LONG, origin_default=default, default=default, **more))
 
 
-def of_other(before: TableDef, after: TableDef, sql: str = "ALTER TABLE t ADD COLUMN n INT") -> Hold:
+def of_other_table(before: TableDef, after: TableDef, sql: str = "ALTER TABLE t ADD COLUMN n INT") -> Hold:
     return step(before, after, sql, source=("s2", "t_2"))
 
 
-def test_all_tables_fill_a_column_that_they_add_with_one_value() -> None:
-    five, other = step(definition(), filled_by("5")), of_other(definition(), filled_by("5"))
+def test_tables_must_fill_an_added_column_with_one_value() -> None:
+    five, other = step(definition(), filled_by("5")), of_other_table(definition(), filled_by("5"))
     assert require_one_fill([[five], [other]]) == ""
     expected = r"column n: rows of s1\.t_1 were filled with '5', rows of s2\.t_2 with '6'; the target"
     with pytest.raises(Conflict, match=expected):
-        require_one_fill([[five], [other], [of_other(definition(), filled_by("6"))]])
+        require_one_fill([[five], [other], [of_other_table(definition(), filled_by("6"))]])
     # NULL is a value too.
     with pytest.raises(Conflict, match=r"rows of s1\.t_1 were filled with '5', rows of s2\.t_2 with None"):
-        require_one_fill([[five], [of_other(definition(), filled_by(None))]])
+        require_one_fill([[five], [of_other_table(definition(), filled_by(None))]])
 
 
-def test_the_time_of_the_ddl_differs_and_is_said() -> None:
+def test_fill_value_that_is_the_time_of_the_ddl_is_reported() -> None:
     now = [
         definition(col("n", t.DATETIME, origin_default=f"2026-11-23 10:00:0{second}", default="current_timestamp"))
         for second in range(2)
     ]
-    said = require_one_fill([[step(definition(), now[0])], [of_other(definition(), now[1])]])
+    said = require_one_fill([[step(definition(), now[0])], [of_other_table(definition(), now[1])]])
     assert said == "column n: rows of s1.t_1 and s2.t_2 have the time of their own DDL in it, and one at the target"
 
 
@@ -121,14 +123,14 @@ FORMER = definition(col("m", t.LONG))
     ("before", "other", "sql"),
     [
         (FORMER, filled_by("6"), RENAMED),
-        # With another type it has another number.
-        (FORMER, numbered(9, col("n", t.LONGLONG, origin_default="6")), CHANGED),
-        # It was there, with another number.
-        (filled_by("6"), numbered(9, col("n", t.LONGLONG, origin_default="6")), "ALTER TABLE t MODIFY COLUMN n BIGINT"),
+        # With another type it has another id.
+        (FORMER, with_id(9, col("n", t.LONGLONG, origin_default="6")), CHANGED),
+        # The column existed before, with another id.
+        (filled_by("6"), with_id(9, col("n", t.LONGLONG, origin_default="6")), "ALTER TABLE t MODIFY COLUMN n BIGINT"),
         (definition(), filled_by("6", generated_expr_string="id", generated_stored=True), "ALTER TABLE t ADD COLUMN n"),
     ],
 )
-def test_only_a_column_that_is_added_is_filled(before: TableDef, other: TableDef, sql: str) -> None:
+def test_only_an_added_column_is_filled(before: TableDef, other: TableDef, sql: str) -> None:
     five = step(definition(), filled_by("5"))
-    assert require_one_fill([[five], [of_other(before, other, sql)]]) == ""
-    assert require_one_fill([[of_other(before, other, sql)], [five]]) == ""
+    assert require_one_fill([[five], [of_other_table(before, other, sql)]]) == ""
+    assert require_one_fill([[of_other_table(before, other, sql)], [five]]) == ""

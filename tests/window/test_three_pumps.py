@@ -1,4 +1,4 @@
-"""The article's three-pump example as a race of real pumps: the members are listed after the TSO, or 8 is lost."""
+"""The article's three-pump example as a race of real pumps: unless members are listed after the TSO, 8 is lost."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from spark_jobs.plan.stage import _propose
 
 
 def ts(position: float) -> int:
-    """The TSO of a position of the article."""
+    """The TSO of a position in the article."""
     return tso.compose(int(position * 1000))
 
 
 class Only:
-    """A list of one pump: what is written through it goes there."""
+    """A watcher that knows one pump, so that all writes go to it."""
 
     def __init__(self, registry: Registry, node_id: str) -> None:
         self._registry, self._node_id = registry, node_id
@@ -53,7 +53,9 @@ class Only:
 
 @dataclass
 class Race:
-    """A led PD and pumps; `landed` is what the windows gave so far, `lo` where the next one starts."""
+    """A PD with a manual clock, and pumps; `landed`: everything that windows landed so far, `lo`: the next one's
+    start.
+    """
 
     folder: Path
     stack: ExitStack
@@ -69,7 +71,7 @@ class Race:
         self.registry = Registry(self.stack.enter_context(closing(EtcdClient(urls))))
 
     def join(self, name: str) -> None:
-        # Fakes come only when the test writes them: what the article shows depends on who has which watermark.
+        # The test itself writes fakes, because the article's example depends on each pump's watermark.
         config = PumpConfig(
             pd_urls=(self.driver.url,), addr="127.0.0.1:0", data_dir=self.folder / name, node_id=name,
             gen_binlog_interval_s=3600, stop_write_at_available_space=0,
@@ -80,7 +82,9 @@ class Race:
         self.clients[name] = self.stack.enter_context(PumpClient(Only(self.registry, name), self.driver.cluster_id))
 
     def write(self, name: str, position: int) -> None:
-        """A transaction as TiDB writes it: P acked, then the commit_ts from the clock, then C (hazards R-09)."""
+        """Write a transaction as TiDB does: P acknowledged, then the commit_ts from the clock, then C (hazards
+        R-09).
+        """
         prewrite = build.prewrite(ts(position - 0.5), str(position).encode(), b"x")
         self.clients[name].write_prewrite(prewrite)
         self.clock.lead(ts(position))
@@ -94,7 +98,7 @@ class Race:
         self._indexed(name, ts(position))
 
     def _indexed(self, name: str, commit_ts: int) -> None:
-        """What is acked shows in the watermark a moment later: the schedule is one of watermarks."""
+        """Wait until an acknowledged write shows in the watermark, because the schedule is one of watermarks."""
         (host,) = [pump.host for pump in self.registry.pumps() if pump.node_id == name]
         deadline = time.monotonic() + 60
         while self.probe(host).max_commit_ts < commit_ts:
@@ -106,7 +110,7 @@ class Race:
         return Probe(info.store_uuid, info.max_commit_ts, info.gc_ts)
 
     def land(self, plan: Plan) -> list[int]:
-        """Pull the planned window from its members: the positions, in commit order."""
+        """Pull the planned window from its members; return the positions in commit order."""
         found: list[int] = []
         for member in plan.members:
             reader = PumpReader(member.host, self.driver.cluster_id)
@@ -128,7 +132,7 @@ def tso_then_members(race: Race, between: Callable[[], None], stop: int | None =
 
 
 def members_then_tso(race: Race, between: Callable[[], None], stop: int | None = None) -> Plan:
-    """The mutant: who belongs to the window is asked before the time that bounds it."""
+    """The mutant: the members are listed before the TSO that limits the window is fetched."""
     pumps = race.registry.pumps()
     between()
     members = gather_members(pumps, {}, race.lo, race.probe)
@@ -136,7 +140,7 @@ def members_then_tso(race: Race, between: Callable[[], None], stop: int | None =
 
 
 def the_stage(race: Race, between: Callable[[], None], stop: int | None = None) -> Plan:
-    """What the stage `plan` does; `between` happens right after the first thing it asks, whatever that is."""
+    """The steps of the stage `plan`; `between` runs right after its first request, whatever that is."""
     events = [between]
 
     def then(answer: Callable[[], object]) -> Callable[[], object]:
@@ -178,7 +182,7 @@ def race(tmp_path: Path) -> Iterator[Race]:
 
 
 def play(race: Race, plan: Planner) -> list[list[int]]:
-    """The example: up to 7; pump3 joins while the next window is planned; the rest. What each window landed."""
+    """The example: up to 7; pump3 joins while the next window is planned; the rest. Returns what each window landed."""
     windows = [race.land(plan(race, lambda: None, ts(7)))]
 
     def pump3_joins() -> None:
@@ -209,7 +213,7 @@ def test_nothing_is_lost_when_a_pump_joins_while_a_window_is_planned(race: Race,
     assert race.landed == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12]
 
 
-def test_the_schedule_catches_a_planner_that_lists_members_before_the_tso(race: Race) -> None:  # S0-58, mutation
+def test_schedule_exposes_a_planner_that_lists_members_before_the_tso(race: Race) -> None:  # S0-58, mutation
     play(race, members_then_tso)
     assert 8 not in race.landed, "the schedule must be one that loses 8 when the rule is broken"
     assert [position for position in race.landed if position != 8] == [1, 2, 3, 4, 5, 6, 7, 9, 10, 12]

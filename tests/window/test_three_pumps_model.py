@@ -1,7 +1,7 @@
-"""The three-pump example at every interleaving: whatever the order of steps, pump 3's 8 is landed, once, in its place.
+"""The three-pump example in every interleaving: in any order of steps, pump 3's 8 is landed once and in its position.
 
-The planning functions and the pump's sorter are the real ones; only network and disk are left out, so that each step
-of each process can come before or after each step of the others. Rules broken on purpose show that the search finds a
+The planning functions and the pump's sorter are the real ones. Only network and disk are replaced, so that each step of
+each process can come before or after each step of the others. Deliberately broken rules show that the search finds a
 loss.
 """
 
@@ -22,11 +22,11 @@ from pump_service.pump.sorter import Entry, Kind, Sorter
 pytestmark = pytest.mark.long
 
 AT = Pointer(0, 0)
-LANDED = 70  # the position up to which pumps 1 and 2 are landed already; 1 to 7 of the article
+LANDED = 70  # the position up to which pumps 1 and 2 are already landed; 1 to 7 of the article
 
 
 class World(NamedTuple):
-    """All that processes share, and how far each of them is. `logs`: (kind, start, commit) in log order, by pump."""
+    """The shared state, and the progress of each process. `logs`: (kind, start, commit) in log order, by pump."""
 
     clock: int = LANDED
     logs: tuple[tuple[tuple[str, int, int], ...], ...] = ((), (), ())
@@ -40,7 +40,7 @@ class World(NamedTuple):
     landed: tuple[int, ...] = ()
 
     def tick(self) -> tuple[World, int]:
-        """A timestamp of the one oracle."""
+        """A timestamp of the TSO."""
         return self._replace(clock=self.clock + 1), self.clock + 1
 
     def log(self, pump: int, kind: str, start: int, commit: int) -> World:
@@ -81,12 +81,12 @@ def fake(pump: int) -> Step:
 
 
 def transaction(pump: int) -> list[Step]:
-    """As TiDB writes it: start_ts, P acked, commit_ts, C."""
+    """Steps of a transaction as in TiDB: start_ts, P acknowledged, commit_ts, C."""
     return [fetch, prewrite(pump), fetch, commit(pump)]
 
 
 def watermark(world: World, pump: int) -> int:
-    """What the pump shows: the real sorter over its log."""
+    """The pump's reported watermark: the real sorter over its log."""
     return _watermark(world.logs[pump])
 
 
@@ -109,7 +109,7 @@ def list_members(world: World, _: int) -> World:
 
 
 def probe(nth: int) -> Step:
-    """Ask the n-th listed member for its watermark; a step by itself, since the others go on meanwhile."""
+    """Ask the n-th listed member for its watermark; a separate step, because the others continue meanwhile."""
 
     def step(world: World, _: int) -> World:
         if nth >= len(world.listed):
@@ -121,7 +121,7 @@ def probe(nth: int) -> Step:
 
 
 def plan(world: World) -> Plan:
-    """The real planning functions on what was fetched, listed and probed."""
+    """Run the real planning functions on what was fetched, listed and probed."""
     return _plan(world.lo, world.tso, world.listed, world.probed)
 
 
@@ -134,16 +134,16 @@ def _plan(lo: int, tso: int, listed: tuple[int, ...], probed: tuple[tuple[int, i
 
 
 def land(world: World, _: int) -> World:
-    """Pull the planned window from its members; then the next plan begins with nothing known."""
+    """Pull the planned window from its members; the next plan starts without any knowledge."""
     found = plan(world)
     fresh = world._replace(tso=0, listed=(), probed=())
     if found.state != "ready":
         return fresh
-    pulled = sorted(ts for pump in world.listed for ts in shown(world, pump) if found.lo < ts <= found.hi)
+    pulled = sorted(ts for pump in world.listed for ts in list_commits(world, pump) if found.lo < ts <= found.hi)
     return fresh._replace(lo=found.hi, landed=(*world.landed, *pulled))
 
 
-def shown(world: World, pump: int) -> list[int]:
+def list_commits(world: World, pump: int) -> list[int]:
     """commit_ts of the transactions that a pull yields now."""
     limit = watermark(world, pump)
     return [ts for kind, _, ts in world.logs[pump] if kind == "C" and ts <= limit]
@@ -161,7 +161,7 @@ PUMP_2 = [fetch, fake(1)]
 
 
 def interleavings(processes: list[list[Step]]) -> Iterator[World]:
-    """The world at the end of every interleaving; states that were met before are not followed twice."""
+    """The world at the end of every interleaving; known states are not followed again."""
     begin = World(counters=(0,) * len(processes), local=((),) * len(processes))
     begin = begin.log(0, "F", LANDED, LANDED).log(1, "F", LANDED, LANDED)
     met, stack = {begin}, [begin]
@@ -183,8 +183,8 @@ def interleavings(processes: list[list[Step]]) -> Iterator[World]:
             yield world
 
 
-def finished(world: World) -> World:
-    """Everybody shows a later fake, and windows are planned until all is landed."""
+def finish(world: World) -> World:
+    """Let every pump report a later fake, and plan windows until everything is landed."""
     for pump in world.registered:
         world, ts = world.tick()
         world = world.log(pump, "F", ts, ts)
@@ -194,9 +194,9 @@ def finished(world: World) -> World:
     return world
 
 
-def lost(world: World) -> bool:
-    """Whether a committed transaction is missing, doubled, or landed out of order."""
-    world = finished(world)
+def has_lost(world: World) -> bool:
+    """Whether a committed transaction is missing, duplicated, or landed out of order."""
+    world = finish(world)
     committed = sorted(ts for log in world.logs for kind, _, ts in log if kind == "C")
     return list(world.landed) != committed
 
@@ -217,13 +217,13 @@ def lost(world: World) -> bool:
 def test_no_interleaving_loses_8(others: list[list[Step]]) -> None:  # S0-58
     ends = list(interleavings([PLANNER, *others]))
     assert len(ends) > 100
-    assert not any(map(lost, ends))
+    assert not any(map(has_lost, ends))
     assert any(world.lo > LANDED for world in ends), "windows must be landed while pump 3 joins"
 
 
-def test_two_plans_in_a_row_lose_nothing_either() -> None:  # S0-58
+def test_two_consecutive_plans_lose_nothing() -> None:  # S0-58
     ends = list(interleavings([[*PLANNER, *PLANNER], PUMP_3, PUMP_2]))
-    assert not any(map(lost, ends))
+    assert not any(map(has_lost, ends))
 
 
 @pytest.mark.parametrize(
@@ -235,6 +235,6 @@ def test_two_plans_in_a_row_lose_nothing_either() -> None:  # S0-58
         pytest.param(PLANNER, PREFETCHES, id="commit_ts fetched before the ack of P"),
     ],
 )
-def test_each_broken_rule_loses_8_at_some_interleaving(planner: list[Step], pump_3: list[Step]) -> None:
+def test_each_broken_rule_loses_8_in_some_interleaving(planner: list[Step], pump_3: list[Step]) -> None:
     # S0-58, mutation; S0-57, R-09
-    assert any(map(lost, interleavings([PUMP_2, [fetch, fake(0)], PUMP_3_FAKES, pump_3, planner])))
+    assert any(map(has_lost, interleavings([PUMP_2, [fetch, fake(0)], PUMP_3_FAKES, pump_3, planner])))

@@ -1,4 +1,4 @@
-"""Columns that routes add to the images of rows: the same as adding them row by row."""
+"""Columns that routes add to row images: adding them batch-wise equals adding them row by row."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def drawn_batch(draw: Random) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, MUTATION_SCHEMA).slice(first)
 
 
-def added_to(row: dict[str, Any]) -> dict[str, Any]:
+def add_columns_by_row(row: dict[str, Any]) -> dict[str, Any]:
     for extra in ADDED:
         here = (row["source_db"], row["source_table"]) == (extra.db, extra.table)
         if here and extra.since <= row["commit_ts"] < extra.until:
@@ -52,14 +52,14 @@ def added_to(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", seeds(200))
-def test_images_have_the_columns_of_their_place_besides(seed: int) -> None:
+def test_batch_images_get_the_same_columns_as_row_by_row(seed: int) -> None:
     batch = drawn_batch(Random(seed))
     found = add_columns(batch, ADDED)
     found.validate(full=True)
     assert found.schema == MUTATION_SCHEMA
-    assert found.to_pylist() == [added_to(row) for row in batch.to_pylist()]
+    assert found.to_pylist() == [add_columns_by_row(row) for row in batch.to_pylist()]
 
 
-def test_nothing_is_added_where_nothing_is_lacking() -> None:
+def test_complete_images_are_returned_unchanged() -> None:
     batch = drawn_batch(Random(1))
     assert add_columns(batch, []) is batch

@@ -1,7 +1,7 @@
-"""A window may end at any commit_ts around a DDL that rows run ahead of: the target is the same (issue 13 points 4, 5).
+"""A window may end at any commit_ts near a DDL that rows run ahead of: the target is the same (issue 13 points 4, 5).
 
-Genuine bytes (capture `zones_unique`: writers that try duplicates while unique keys are dropped), the decoder, net
-changes and DDL of the pipeline, and a target in memory that keeps unique keys as REPLACE does.
+Uses genuine bytes (capture `zones_unique`: writers try duplicates while unique keys are dropped), the pipeline's
+decoder, net changes and DDL, and an in-memory target that enforces unique keys as REPLACE does.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def log() -> CommitLog:
 
 @dataclass
 class Target:
-    """One table: rows by primary key; a written row takes away those that have its value in another unique key."""
+    """One table: rows by primary key; a written row removes those with its value in another unique key."""
 
     rows: dict[str | None, Row] = field(default_factory=dict)
 
     def alter(self, ddl: LandedDdl) -> None:
-        """Columns come with the default of old rows; a unique key may come only where no two rows share it."""
+        """Add columns with the default for old rows; a unique key may be added only if no two rows share it."""
         if not ddl.after.tables:
             return
         table = ddl.after.tables[0]
@@ -68,7 +68,7 @@ def keys_of(table: TableDef) -> list[tuple[str, ...]]:
 
 
 def key_of(row: Row, key: Sequence[str]) -> tuple[str | None, ...]:
-    # utf8mb4_general_ci of the capture's ASCII values
+    # utf8mb4_general_ci for the capture's ASCII values
     return tuple(value.lower() if (value := row[name]) else value for name in key)
 
 
@@ -81,7 +81,7 @@ class Replay:
     at: int = 0
 
     def through(self, *ends: int) -> dict[str | None, Row]:
-        """The rows after windows that end at `ends`; a Replay itself does not move."""
+        """The rows after windows that end at `ends`; the Replay itself does not change."""
         found = replace(self, target=Target(dict(self.target.rows)))
         for end in ends:
             found.advance(end)
@@ -114,24 +114,24 @@ class Replay:
 
 
 def around(job_id: int) -> Iterator[int]:
-    """Every commit_ts from some rows before a job's first step to some behind its binlog, but for those inside it."""
+    """Every commit_ts from a few rows before a job's first step to a few after its binlog, except those inside it."""
     commit_ts, job = next((ts, job) for ts, job in log().jobs if job.id == job_id)
     since = effective_from(job, commit_ts)
     before = [row[0] for row in log().rows if row[0] < since][-3:]
     between = [row[0] for row in log().rows if since <= row[0] < commit_ts]
     behind = [row[0] for row in log().rows if row[0] >= commit_ts][:6]
-    # Where land was asked for one in between it takes the one before the first row instead (tests/spark_jobs).
+    # For an end inside the job, land uses the commit_ts before the first row instead (tests/spark_jobs).
     lowered = {between[0] - 1} if between else set()
     yield from sorted({*before, *lowered, commit_ts, *behind})
 
 
 JOBS = [106, 108, 114, 123, 125]
-"""DROP INDEX of the one and the other key, and ADD UNIQUE with ADD COLUMN in one ALTER."""
+"""DROP INDEX of either key, and ADD UNIQUE with ADD COLUMN in one ALTER."""
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("job_id", JOBS)
-def test_windows_that_end_anywhere_around_a_ddl_leave_the_same_rows(job_id: int) -> None:
+def test_windows_ending_anywhere_around_a_ddl_leave_the_same_rows(job_id: int) -> None:
     own = list(around(job_id))
     start, end = own[0] - 1, next(row[0] for row in log().rows if row[0] > own[-1])
     before = Replay()
@@ -143,8 +143,8 @@ def test_windows_that_end_anywhere_around_a_ddl_leave_the_same_rows(job_id: int)
     assert before.through(*own, end) == whole
 
 
-def test_a_window_that_ended_inside_a_ddl_would_lose_rows() -> None:
-    # why land lowers hi: the target would still have a key that TiDB does not check any more
+def test_window_ending_inside_a_ddl_would_lose_rows() -> None:
+    # land lowers hi because the target would still have a key that TiDB does not check any more
     commit_ts, job = next((ts, job) for ts, job in log().jobs if job.id == 106)
     since = effective_from(job, commit_ts)
     end = next(row[0] for row in log().rows if row[0] > commit_ts)
@@ -156,7 +156,7 @@ def test_a_window_that_ended_inside_a_ddl_would_lose_rows() -> None:
 
 
 @pytest.mark.long
-def test_the_rows_are_those_that_the_source_had() -> None:
+def test_rows_equal_those_of_the_source() -> None:
     recorded = [state for state in Capture(CAPTURES / "zones_unique").states() if state.contents]
     replay, compared = Replay(), 0
     for state in recorded:

@@ -10,7 +10,7 @@ from typing import cast
 
 import pyarrow as pa
 import pytest
-from support.changerows import ODD, Comparable, Drawn, compared, mutation_rows
+from support.changerows import ODD, Comparable, Drawn, comparable_rows, mutation_rows
 
 from binlake.changes.net import RowEvent, row_key
 from binlake.changes.net.columns import NET, batch_of_table, net_change_of_runs, net_changes
@@ -28,7 +28,7 @@ def test_net_changes_equal_the_reference_on_drawn_rows(first: int) -> None:
     # R-17 (copies, rows older than a column), R-18 (identity of the segment), DESIGN 3.6
     for seed in range(first, first + 30):
         drawn = Drawn(Random(f"net {seed}"))
-        assert compared(net_changes(drawn.rows(), drawn.cells())) == drawn.expected(), f"seed {seed}"
+        assert comparable_rows(net_changes(drawn.rows(), drawn.cells())) == drawn.expected(), f"seed {seed}"
 
 
 @pytest.mark.long
@@ -43,7 +43,7 @@ def test_runs_of_any_stretches_in_any_order_give_the_same() -> None:
                 found.append(
                     net_change_of_runs(reduce_runs(runs_from_table(pa.concat_tables(tables))), cell, strict=False)
                 )
-        assert compared(pa.concat_tables(found)) == drawn.expected(), f"seed {seed}"
+        assert comparable_rows(pa.concat_tables(found)) == drawn.expected(), f"seed {seed}"
 
 
 def _runs(rows: pa.RecordBatch, cell: Cell) -> list[pa.Table]:
@@ -65,7 +65,7 @@ def test_strict_accuses_what_the_reference_accuses_and_nothing_else() -> None:  
 
 
 def _net(rows: pa.Table, strict: list[Cell]) -> set[Comparable]:
-    return compared(net_changes(rows, strict, strict=strict))
+    return comparable_rows(net_changes(rows, strict, strict=strict))
 
 
 def _or_message(make: Callable[[], set[Comparable]]) -> set[Comparable] | str:

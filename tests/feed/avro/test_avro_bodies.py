@@ -1,4 +1,4 @@
-"""Bodies of the Avro protocol, read by a library that is not ours: what it decodes is the row (MISSION S2)."""
+"""Bodies of the Avro protocol: an independent library decodes them to the row (MISSION S2)."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("kind", "text", "expected"), VALUES)
-def test_an_independent_reader_gets_the_value(kind: Json, text: str, expected: object) -> None:
+def test_independent_reader_decodes_the_value(kind: Json, text: str, expected: object) -> None:
     assert value(kind, text) == expected
     assert value(kind, None) is None
 
 
 # S2-22, S2-31, S2-33
-def test_both_modes_string_keep_the_text() -> None:
+def test_string_modes_keep_the_text() -> None:
     options = AvroOptions(decimals="string", unsigned_bigints="string")
     assert value(column(2, "c", t.LONGLONG, flag=UNSIGNED), "18446744073709551615", options) == "18446744073709551615"
     assert value(column(2, "c", t.NEWDECIMAL, flen=20, decimal=7), "129012.1230000", options) == "129012.1230000"
@@ -112,14 +112,14 @@ def test_both_modes_string_keep_the_text() -> None:
 @pytest.mark.parametrize(
     ("text", "digits"), [("12.3456", "01e240"), ("-0.0001", "ff"), ("0.0000", "00"), ("0.0128", "0080")]
 )
-def test_a_decimal_is_its_shortest_twos_complement(text: str, digits: str) -> None:
+def test_decimal_is_its_shortest_twos_complement(text: str, digits: str) -> None:
     kind = column(2, "c", t.NEWDECIMAL, flag=NOT_NULL, flen=10, decimal=4)
     body = encoded(table_of(kind), [{"id": "0", "c": text}])[0]
     assert body == b"\0" + bytes([2 * (len(digits) // 2)]) + bytes.fromhex(digits)
 
 
 # S2-25, X-13
-def test_a_float_is_the_servers_float_in_both_forms() -> None:
+def test_float_is_the_servers_float_in_both_forms() -> None:
     nearest = 1.100000023841858
     assert value(column(2, "c", t.FLOAT), "1.1") == nearest
     assert value(column(2, "c", t.FLOAT), "1.1", AvroOptions(floats="float")) == nearest
@@ -134,14 +134,14 @@ def test_a_float_is_the_servers_float_in_both_forms() -> None:
         ("0000-00-00 00:00:00.00", "0000-00-00 00:00:00.00"),
     ],
 )
-def test_a_timestamp_is_shown_in_the_feeds_zone(text: str, shown: str) -> None:
+def test_timestamp_is_shown_in_the_feeds_zone(text: str, shown: str) -> None:
     kind = column(2, "c", t.TIMESTAMP, decimal=2)
     assert value(kind, text) == text
     assert value(kind, text, AvroOptions(time_zone="Europe/Berlin")) == shown
 
 
 # S2-07
-def test_by_default_a_message_carries_the_row_alone() -> None:
+def test_default_message_has_only_the_row() -> None:
     table = table_of(column(2, "c", t.VARCHAR))
     schema = json.loads(value_schema(table, PAGE))
     assert [field["name"] for field in schema["fields"]] == ["id", "c"]
@@ -149,7 +149,7 @@ def test_by_default_a_message_carries_the_row_alone() -> None:
 
 
 # S2-19
-def test_a_column_that_may_be_null() -> None:
+def test_nullable_column_is_a_union() -> None:
     kind = column(2, "c", t.VARCHAR)
     table = table_of(kind)
     assert json.loads(value_schema(table, PAGE))["fields"][1] == {
@@ -157,14 +157,14 @@ def test_a_column_that_may_be_null() -> None:
         "default": None,
         "type": ["null", {"type": "string", "connect.parameters": {"tidb_type": "TEXT"}}],
     }
-    # The branch of `null` is 0, in zig-zag; that of the text 2 before its length.
+    # In zig-zag the branch of `null` is 0, and that of the text is 2, before its length.
     bodies = encoded(table, [{"id": "0", "c": None}, {"id": "0", "c": "x"}])
     assert bodies == [b"\x00\x00", b"\x00\x02\x02x"]
     assert [value(kind, text) for text in (None, "x")] == [None, "x"]
 
 
 # S2-09, S2-10, S2-11
-def test_the_extension_tells_operation_and_commit() -> None:
+def test_extension_adds_operation_and_commit_ts() -> None:
     row = decoded(table_of(), [{"id": "7"}], AvroOptions(extension=True))[0]
     assert row == {
         "id": 7,
@@ -175,7 +175,7 @@ def test_the_extension_tells_operation_and_commit() -> None:
 
 
 # S2-15, S2-48
-def test_a_key_is_its_columns_alone() -> None:
+def test_key_has_only_its_columns() -> None:
     table = table_of(column(2, "c"))
     images = {"id": pa.array(["1", "-5"]), "c": pa.array([None, "2"])}
     schema = fastavro.parse_schema(json.loads(key_schema(table, PAGE)))
@@ -183,7 +183,7 @@ def test_a_key_is_its_columns_alone() -> None:
     assert [fastavro.schemaless_reader(io.BytesIO(key), schema, None) for key in keys] == [{"id": 1}, {"id": -5}]
 
 
-def test_a_value_that_does_not_fit_names_table_and_column() -> None:
+def test_value_that_does_not_fit_names_table_and_column() -> None:
     with pytest.raises(SchemaError, match=r"table=test\.t column=c"):
         encoded(table_of(column(2, "c")), [{"id": "1", "c": "one"}])
     with pytest.raises(SchemaError, match=r"table=test\.t column=c"):
@@ -207,7 +207,7 @@ _KINDS: list[tuple[Json, st.SearchStrategy[str]]] = [
 
 
 @given(data=st.data())
-def test_rows_of_any_tables_are_read_back(data: st.DataObject) -> None:
+def test_rows_of_random_tables_are_read_back(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(_KINDS), unique_by=lambda kind: kind[0]["name"]["O"], max_size=6))
     table = table_of(*(kind for kind, _ in chosen))
     rows: list[dict[str, str | None]] = []

@@ -18,7 +18,7 @@ PAGE = AvroOptions()
 
 
 def block(kind: Json, options: AvroOptions = PAGE) -> Any:
-    """The field that the column gets in the value schema of a table with an id."""
+    """The column's field in the value schema of a table with an id."""
     table = table_def(table_info(1, "t1", [column(1, "id", flag=INT_PK), kind], pk_is_handle=True))
     schema = json.loads(value_schema(table, options))
     fastavro.parse_schema(schema)
@@ -26,7 +26,7 @@ def block(kind: Json, options: AvroOptions = PAGE) -> Any:
 
 
 # S2-14, S2-18, S2-34
-def test_the_key_of_a_table_is_a_record_of_its_primary_key() -> None:
+def test_key_schema_is_a_record_of_the_primary_key() -> None:
     assert json.loads(key_schema(article_table(), PAGE)) == {
         "name": "test",
         "namespace": "default.test",
@@ -35,7 +35,7 @@ def test_the_key_of_a_table_is_a_record_of_its_primary_key() -> None:
     }
 
 
-def test_the_text_is_compact_and_its_keys_are_in_the_order_of_ticdc() -> None:
+def test_schema_text_is_compact_with_ticdcs_order_of_keys() -> None:
     assert value_schema(article_table(), PAGE) == (
         '{"type":"record","name":"test","namespace":"default.test","fields":['
         '{"name":"id","type":{"type":"int","connect.parameters":{"tidb_type":"INT"}}},'
@@ -44,7 +44,7 @@ def test_the_text_is_compact_and_its_keys_are_in_the_order_of_ticdc() -> None:
 
 
 # S2-15
-def test_a_not_null_unique_index_is_the_key_where_there_is_no_primary_key() -> None:
+def test_not_null_unique_index_is_the_key_without_a_primary_key() -> None:
     cols = [column(1, "a"), column(2, "c", flag=t.FLAG_NOT_NULL)]
     unique = table_def(table_info(1, "t", cols, index_info=[index(1, "c", [("c", -1)], unique=True)]))
     assert [field["name"] for field in json.loads(key_schema(unique, PAGE))["fields"]] == ["c"]
@@ -55,7 +55,7 @@ def test_a_not_null_unique_index_is_the_key_where_there_is_no_primary_key() -> N
 
 
 # S2-15
-def test_a_table_without_a_key_is_refused_by_name() -> None:
+def test_keyless_table_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"test\.heap"):
         key_schema(table_def(table_info(1, "heap", [column(1, "a")])), PAGE)
 
@@ -115,7 +115,7 @@ def test_each_type_has_the_pages_avro_type_and_parameters(kind: Json, avro: str,
 
 
 # S2-30, S2-31
-def test_a_decimal_is_bytes_with_precision_and_scale_or_a_string() -> None:
+def test_decimal_is_bytes_with_precision_and_scale_or_a_string() -> None:
     kind = column(2, "c", t.NEWDECIMAL, flag=t.FLAG_NOT_NULL, flen=10, decimal=4)
     assert block(kind)["type"] == {
         "connect.parameters": {"tidb_type": "DECIMAL"},
@@ -129,7 +129,7 @@ def test_a_decimal_is_bytes_with_precision_and_scale_or_a_string() -> None:
 
 
 # S2-32, X-13
-def test_the_modes_change_the_type_alone() -> None:
+def test_modes_change_only_the_type() -> None:
     unsigned = column(2, "c", t.LONGLONG, flag=UNSIGNED)
     assert block(unsigned, AvroOptions(unsigned_bigints="string"))["type"][1] == {
         "type": "string",
@@ -139,7 +139,7 @@ def test_the_modes_change_the_type_alone() -> None:
 
 
 # S2-08, S2-17, X-13
-def test_the_extension_is_three_plain_fields_behind_the_columns() -> None:
+def test_extension_is_three_plain_fields_after_the_columns() -> None:
     def fields(options: AvroOptions) -> list[Json]:
         fields: list[Json] = json.loads(value_schema(article_table(), options))["fields"]
         return fields
@@ -172,7 +172,7 @@ DEFAULTS = [
 
 
 @pytest.mark.parametrize(("kind", "default"), DEFAULTS)
-def test_a_default_is_of_the_first_branch_of_its_union(kind: Json, default: object) -> None:
+def test_default_matches_the_first_branch_of_its_union(kind: Json, default: object) -> None:
     field = block(kind)
     assert field.get("default", "absent") == default
     if isinstance(field["type"], list):
@@ -180,20 +180,20 @@ def test_a_default_is_of_the_first_branch_of_its_union(kind: Json, default: obje
 
 
 # S2-46
-def test_names_that_avro_refuses_are_made_legal() -> None:
+def test_names_that_avro_forbids_are_made_legal() -> None:
     assert [legal_name(name) for name in ("1Col", "A.B", "N-amespace", "你好", "_ok9")] == [
         "_1Col", "A_B", "N_amespace", "__", "_ok9",
     ]  # fmt: skip
 
 
 # S2-46
-def test_two_columns_of_one_legal_name_are_refused() -> None:
+def test_two_columns_with_one_legal_name_are_refused() -> None:
     cols = [column(1, "id", flag=INT_PK), column(2, "a.b"), column(3, "a-b")]
     with pytest.raises(ConfigError, match="a_b"):
         value_schema(table_def(table_info(1, "t", cols, pk_is_handle=True)), PAGE)
 
 
-def test_the_namespace_is_the_changefeeds_and_the_databases() -> None:
+def test_namespace_combines_changefeed_and_database() -> None:
     table = table_def(table_info(1, "t", [column(1, "id", flag=INT_PK)], pk_is_handle=True), "my-db")
     schema = json.loads(key_schema(table, AvroOptions(namespace="team.a")))
     assert schema["namespace"] == "team_a.my_db"

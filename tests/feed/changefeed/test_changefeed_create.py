@@ -1,4 +1,4 @@
-"""`binlake changefeed create` as `cdc cli`'s: the article's examples, TiCDC's configuration, what is refused."""
+"""`binlake changefeed create` behaves as `cdc cli`: the article's examples, TiCDC's configuration, refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _away(*_arguments: object) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one replication, which has not landed anything; nothing answers and nobody asks."""
+    """A folder with one replication that has not landed anything; no server answers, and none is asked."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BINLAKE_REPLICATIONS", str(tmp_path))
     monkeypatch.setattr(actions, "require_servers_answer", lambda _feed: None)
@@ -47,7 +47,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    # In a folder of its own: every TOML file of the other one is a replication.
+    # In a separate folder, because every TOML file of the other folder is a replication.
     folder = tmp_path / "own"
     folder.mkdir()
     path = folder / "changefeed_config.toml"
@@ -61,7 +61,7 @@ def call(text: str) -> int:
 
 # S2-04, S2-12, S2-33
 @pytest.mark.parametrize("name", list(EXAMPLES))
-def test_the_articles_examples_work_as_written(
+def test_articles_examples_work_as_written(
     file: Path, config: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(config.parent)
@@ -80,7 +80,7 @@ def test_the_articles_examples_work_as_written(
 
 
 # S2-06
-def test_passwords_are_shown_nowhere(file: Path, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_passwords_are_never_shown(file: Path, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     uri = f"{URI}&sasl-mechanism=plain&sasl-user=u&sasl-password=geheim1"
     registry = "https://me:geheim%402@127.0.0.1:8081"
     create = ["changefeed", "create", "-c", "a", "--sink-uri", uri, "--schema-registry", registry]
@@ -114,7 +114,7 @@ def test_passwords_are_shown_nowhere(file: Path, config: Path, capsys: pytest.Ca
         (f"-c a --sink-uri {URI} --config C --tz Mars", "not a time zone"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_invalid_request_is_refused(
     file: Path, config: Path, arguments: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(f"changefeed create {arguments.replace(' C', f' {config}')}") == 1
@@ -122,7 +122,7 @@ def test_what_cannot_be_meant_is_refused(
     assert load_replication(file).feed == ()
 
 
-def test_the_pd_finds_the_replication_or_says_why_not(
+def test_pd_url_selects_the_replication_or_says_why_not(
     file: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = write_replication(file.parent, "stock", target=None, source='pd-urls = "http://pd-1:2379,pd-2:2380"')
@@ -143,7 +143,7 @@ def test_the_pd_finds_the_replication_or_says_why_not(
     assert made["file"].endswith(f"feeds/orders/{made['id']}.toml")
 
 
-def test_a_feed_of_the_replications_own_file_is_left_to_the_operator(
+def test_feed_in_the_replications_own_file_is_left_to_the_operator(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(f'{file.read_text()}\n[[feed]]\nname = "own"\nsink-uri = "{URI}"\n')
@@ -157,7 +157,7 @@ def test_a_feed_of_the_replications_own_file_is_left_to_the_operator(
 
 
 @pytest.mark.usefixtures("file")
-def test_servers_that_do_not_answer_refuse_unless_it_is_said(
+def test_unreachable_servers_are_refused_unless_allowed(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actions, "require_servers_answer", _away)
@@ -167,7 +167,7 @@ def test_servers_that_do_not_answer_refuse_unless_it_is_said(
     assert call(f"{create} --unreachable-ok") == 0
 
 
-def test_an_update_asks_before_it_changes(
+def test_update_asks_for_confirmation(
     file: Path, config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert call(f"changefeed create -c a --sink-uri {URI} --config {config}") == 0
@@ -183,7 +183,7 @@ def test_an_update_asks_before_it_changes(
 
 
 # S2-05
-def test_ticdcs_configuration_is_read(tmp_path: Path) -> None:
+def test_ticdc_configuration_is_read(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text(
         "enable-old-value = true\ncase-sensitive = false\n[filter]\nrules = ['*.*', '!test.*']\n"
@@ -199,7 +199,7 @@ def test_ticdcs_configuration_is_read(tmp_path: Path) -> None:
                               "enable-tidb-extension": "true"}  # fmt: skip
 
 
-def test_ticdcs_configuration_of_files_is_read(tmp_path: Path) -> None:
+def test_ticdc_configuration_of_files_is_read(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text(
         "[sink]\nprotocol = 'csv'\nterminator = \"\\n\"\ndate-separator = 'month'\n"
@@ -228,16 +228,14 @@ def test_ticdcs_configuration_of_files_is_read(tmp_path: Path) -> None:
         ("[sink]\ndispatchers = ['a']", "a dispatcher is a table"),
     ],
 )
-def test_every_other_key_is_refused_by_name(tmp_path: Path, text: str, why: str) -> None:
+def test_unknown_keys_are_refused_by_name(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "c.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=why):
         read_document(path)
 
 
-def test_what_file_and_options_both_say_must_agree(
-    file: Path, config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_and_options_must_agree(file: Path, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(ARTICLE + 'schema-registry = "http://h:1"\nprotocol = "avro"\n')
     create: list[Any] = ["changefeed", "create", "-c", "a", "--config", str(config), "--sink-uri"]
     assert run([*create, URI, "--schema-registry", "http://h:2"]) == 1
@@ -248,7 +246,7 @@ def test_what_file_and_options_both_say_must_agree(
     assert feed.schema_registry == "http://h:1"
 
 
-def test_other_protocols_take_the_topic_of_the_uri_and_their_own_keys(
+def test_other_protocols_take_the_uris_topic_and_their_own_keys(
     file: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.write_text(
@@ -275,7 +273,7 @@ def test_other_protocols_take_the_topic_of_the_uri_and_their_own_keys(
 
 # S2-41
 @pytest.mark.usefixtures("file")
-def test_another_subject_name_strategy_is_refused_by_name(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_subject_name_strategies_are_refused_by_name(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(ARTICLE + 'subject-name-strategy = "RecordNameStrategy"\n')
     assert call(f"changefeed create -c a --sink-uri {URI} --config {config}") == 1
     assert "'RecordNameStrategy' is not supported: only TopicNameStrategy" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""docs/operate/feeds.md names commands and options that exist."""
+"""docs/operate/feeds.md names only existing commands and options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "operate" / "feeds.md").r
 
 
 # S2-47
-def test_the_counterparts_of_tidbs_statements_are_commands() -> None:
+def test_page_lists_a_command_for_each_tidb_statement() -> None:
     table = PAGE.partition("## Counterparts of TiDB's statements")[2]
     for statement in ("SHOW PUMP STATUS", "SHOW DRAINER STATUS", "CHANGE PUMP", "CHANGE DRAINER", "SHOW MASTER STATUS"):
         assert statement in table
@@ -27,7 +27,7 @@ def test_the_counterparts_of_tidbs_statements_are_commands() -> None:
 
 
 @pytest.mark.parametrize("action", ["create", "list", "query", "pause", "resume", "update", "remove"])
-def test_the_options_of_the_page_are_those_of_the_command(action: str) -> None:
+def test_pages_options_are_those_of_the_command(action: str) -> None:
     parser = argparse.ArgumentParser()
     ChangefeedCommand().add_arguments(parser)
     (actions,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))

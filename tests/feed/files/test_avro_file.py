@@ -1,4 +1,4 @@
-"""Avro container files: what a reader of Avro that is not ours finds in them (S2-01, S0-08)."""
+"""Avro container files: what an independent Avro reader finds in them (S2-01, S0-08)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def body(schema: object, record: dict[str, object] | None) -> bytes | None:
 
 
 def messages(count: int) -> tuple[pa.Table, list[dict[str, object]]]:
-    """So many messages, every third a deletion, and the records that they stand for."""
+    """Random messages, every third of which is a deletion, and the records that they represent."""
     wanted = [
         {
             "commit_ts": commit_ts(number), "key": {"id": number},
@@ -42,9 +42,9 @@ def messages(count: int) -> tuple[pa.Table, list[dict[str, object]]]:
 
 
 # S2-01, S2-48, X-16
-def test_a_reader_without_a_registry_finds_keys_values_and_deletions() -> None:
+def test_reader_without_a_registry_finds_keys_values_and_deletions() -> None:
     table, wanted = messages(50)
-    # A slice, since files are cut from larger tables.
+    # A slice, because files are cut from larger tables.
     content = avro_file(pa.concat_tables([table, table]).slice(50), *TEXTS)
     reader = fastavro.reader(io.BytesIO(content))
     assert list(reader) == wanted
@@ -53,7 +53,7 @@ def test_a_reader_without_a_registry_finds_keys_values_and_deletions() -> None:
     assert content == avro_file(table, *TEXTS)
 
 
-def test_a_large_file_has_blocks_that_can_be_read_apart() -> None:
+def test_large_file_has_blocks_that_can_be_read_separately() -> None:
     table, wanted = messages(9000)
     content = avro_file(table, *TEXTS)
     blocks = list(fastavro.block_reader(io.BytesIO(content)))
@@ -62,7 +62,7 @@ def test_a_large_file_has_blocks_that_can_be_read_apart() -> None:
 
 
 # S2-01
-def test_the_bodies_are_those_of_kafka_byte_for_byte() -> None:
+def test_bodies_equal_those_of_kafka_byte_for_byte() -> None:
     table, _ = messages(7)
     content = avro_file(table, *TEXTS)
     for name in ("key", "value"):

@@ -1,4 +1,4 @@
-"""Binlog files of a feed: the same wherever a run is killed, read back by a reader that knows the framing alone."""
+"""Binlog files of a feed are the same wherever a run is killed; the test's reader knows only the framing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FEED = "demo.files"
 
 
 def window(bounds: tuple[int, int], parts: int = 1, mark: str = "") -> tuple[EncodeManifest, Read]:
-    """A window of binlogs: one a second, of which the third is a DDL."""
+    """A window of binlogs: one per second, the third of which is a DDL."""
     changes = []
     for second in SECONDS:
         ts, text = commit_ts(second), f"{second}{mark}{'x' * (second % 4) * 20}"
@@ -49,7 +49,7 @@ def window(bounds: tuple[int, int], parts: int = 1, mark: str = "") -> tuple[Enc
 
 
 def _binary(part: pa.Table) -> pa.Table:
-    """The messages as encode makes those of a protocol with whole transactions."""
+    """The messages in the form that encode uses for a protocol with whole transactions."""
     ops = ["ddl" if ts == commit_ts(3) else "transaction" for ts in part.column("commit_ts").to_pylist()]
     values = [value.decode().encode("latin1") for value in part.column("value").to_pylist()]
     for name, column in (("op", pa.array(ops, pa.string())), ("value", pa.array(values, pa.binary()))):
@@ -68,14 +68,14 @@ def publish(
     return sent
 
 
-def undisturbed(storage: Storage = STORAGE) -> MemoryStore:
+def publish_undisturbed(storage: Storage = STORAGE) -> MemoryStore:
     store = MemoryStore()
     assert publish(store, WINDOWS, storage) == len(SECONDS)
     return store
 
 
 def binlogs(store: MemoryStore) -> list[pb.Binlog]:
-    """What a reader has that knows names and framing alone, as the original's reparo."""
+    """The payloads found by a reader that knows only names and framing, as the original's reparo."""
     found = []
     for name in sorted(path for path in store.files if path != PATH):
         content, at = store.files[name], 0
@@ -92,8 +92,8 @@ def binlogs(store: MemoryStore) -> list[pb.Binlog]:
 
 
 # S0-08
-def test_all_is_there_once_and_in_order() -> None:
-    store = undisturbed()
+def test_everything_is_written_once_and_in_order() -> None:
+    store = publish_undisturbed()
     found = binlogs(store)
     assert [one.commit_ts for one in found] == [commit_ts(second) for second in SECONDS]
     assert [one.commit_ts for one in found if one.tp == pb.DDL] == [commit_ts(3)]
@@ -106,8 +106,8 @@ def test_all_is_there_once_and_in_order() -> None:
     assert store.writes == writes
 
 
-def test_the_index_says_which_file_holds_what() -> None:
-    store = undisturbed()
+def test_index_says_which_file_holds_which_commits() -> None:
+    store = publish_undisturbed()
     index = read_index(store)
     assert index is not None
     assert (index.feed, index.lo, index.hi) == (FEED, commit_ts(0), commit_ts(20))
@@ -117,7 +117,7 @@ def test_the_index_says_which_file_holds_what() -> None:
         assert (file.size, file.crc) == (len(content), zlib.crc32(content))
         assert file.first <= file.last
         assert following is None or file.last < following.first
-    # Only a full file, or one that no window goes on with, is followed by another.
+    # A new file follows only a full file, or one that no window continues.
     assert all(file.size >= 100 for file in index.files[:-1])
     assert {path for path in store.files if path != PATH} == {file.name for file in index.files}
 
@@ -130,8 +130,8 @@ def test_small_windows_share_a_file() -> None:
 
 
 # S3-14
-def test_files_end_behind_the_transaction_that_reaches_their_size_however_the_messages_come() -> None:
-    whole = undisturbed()
+def test_files_end_after_the_transaction_that_reaches_their_size() -> None:
+    whole = publish_undisturbed()
     for parts in (2, 5, 30):
         store = MemoryStore()
         publish(store, WINDOWS, parts=parts)
@@ -153,9 +153,9 @@ def binlogs_of(store: MemoryStore, name: str) -> list[pb.Binlog]:
 
 # S2-01, R-31
 @pytest.mark.parametrize("late", [False, True])
-def test_killed_at_any_write_the_files_are_the_same(late: bool) -> None:
+def test_kill_at_any_write_gives_the_same_files(late: bool) -> None:
     storage = replace(STORAGE, retention_days=1)
-    whole = undisturbed(storage)
+    whole = publish_undisturbed(storage)
     assert whole.writes >= 12
     for fails in range(1, whole.writes + 1):
         store = MemoryStore()
@@ -169,11 +169,11 @@ def test_killed_at_any_write_the_files_are_the_same(late: bool) -> None:
         assert store.files == whole.files, f"killed at write {fails}"
 
 
-def test_a_window_that_was_begun_and_is_made_again_differently_is_there_once() -> None:
-    """As when the feed's section was changed in between: encode made the window again, here for fewer files."""
+def test_started_window_encoded_differently_is_written_once() -> None:
+    """The feed's section changed meanwhile: encode made the window again, here with fewer files."""
     before = MemoryStore()
     publish(before, WINDOWS[:2])
-    small = undisturbed()
+    small = publish_undisturbed()
     for fails in range(before.writes + 1, small.writes + 1):
         store = MemoryStore()
         store.fails = fails
@@ -184,8 +184,8 @@ def test_a_window_that_was_begun_and_is_made_again_differently_is_there_once() -
         assert [one.commit_ts for one in binlogs(store)] == [commit_ts(second) for second in SECONDS], fails
 
 
-def test_a_process_that_is_killed_while_it_writes(tmp_path: Path) -> None:
-    """kill -9 in the middle of the file that is written again: what was there before is there."""
+def test_kill_while_writing_keeps_the_old_file(tmp_path: Path) -> None:
+    """kill -9 in the middle of rewriting a file: the former content stays."""
     store, whole = (LocalStore(tmp_path / name) for name in ("killed", "whole"))
     publish(store, WINDOWS[:1])
     publish(whole, WINDOWS)
@@ -215,10 +215,10 @@ def test_a_process_that_is_killed_while_it_writes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 def test_compressed_files_hold_the_same(compression: str) -> None:
     storage = replace(STORAGE, compression=compression)
-    store = undisturbed(storage)
+    store = publish_undisturbed(storage)
     items = list(read_items(store))
     assert [item.commit_ts for item in items] == [commit_ts(second) for second in SECONDS]
-    plain = list(read_items(undisturbed()))
+    plain = list(read_items(publish_undisturbed()))
     assert [one.message for one in items if isinstance(one, Transaction)] == [
         one.message for one in plain if isinstance(one, Transaction)
     ]
@@ -229,7 +229,7 @@ def test_compressed_files_hold_the_same(compression: str) -> None:
     assert again.files == store.files
 
 
-def test_files_past_their_retention_go_and_the_newest_stays() -> None:
+def test_files_past_their_retention_are_deleted_except_the_newest() -> None:
     day = 86_400
     store, storage = MemoryStore(), replace(STORAGE, retention_days=2, file_size=1)
 
@@ -250,7 +250,7 @@ def test_files_past_their_retention_go_and_the_newest_stays() -> None:
         write(second)
     assert held()[0] == [0, 1, 2]
     write(3 * day)
-    # What is left is whole behind the last commit that went.
+    # The rest is complete after the last deleted commit.
     assert held() == ([1, 2, 3], max(commit_ts(1), commit_ts(3 * day - 1)))
     write(30 * day)
     assert held()[0] == [4]
@@ -259,7 +259,7 @@ def test_files_past_their_retention_go_and_the_newest_stays() -> None:
     assert held()[0] == [4]
 
 
-def test_an_empty_window_takes_the_folder_and_moves_the_checkpoint() -> None:
+def test_empty_window_claims_the_folder_and_moves_the_checkpoint() -> None:
     store = MemoryStore()
     assert publish(store, [(20, 30)]) == 0
     assert list(store.files) == [PATH]
@@ -268,8 +268,8 @@ def test_an_empty_window_takes_the_folder_and_moves_the_checkpoint() -> None:
         publish(store, WINDOWS, feed="demo.other")
 
 
-def test_a_folder_has_one_time_zone() -> None:
-    # its TIMESTAMPs are texts, and no text says the zone
+def test_folder_has_one_time_zone() -> None:
+    # its TIMESTAMPs are texts without a zone
     store = MemoryStore()
     for _ in range(2):
         with BinlogPublisher(STORAGE, FEED, time_zone="Asia/Tokyo", store=store) as publisher:
@@ -281,7 +281,7 @@ def test_a_folder_has_one_time_zone() -> None:
     with pytest.raises(Permanent, match=r"another time zone .*theirs=Asia/Tokyo the feed's=UTC"):
         publish(store, WINDOWS)
     assert store.files == before
-    # one that was written before the zone was said is gone on with
+    # a folder from before the zone was recorded is continued
     store.put(PATH, replace(index, time_zone="").to_json())
     publish(store, WINDOWS[1:2])
     index = read_index(store)
@@ -289,14 +289,14 @@ def test_a_folder_has_one_time_zone() -> None:
     assert index.time_zone == "UTC"
 
 
-def test_files_of_a_drainer_are_not_gone_on_with() -> None:
+def test_files_of_a_drainer_are_not_continued() -> None:
     store = MemoryStore()
     store.files["binlog-0000000000000000-20261101000000"] = b""
     with pytest.raises(Permanent, match=r"other=not Binlake's\] .*stay readable"):
         publish(store, WINDOWS)
 
 
-def test_a_last_file_that_is_damaged_is_not_gone_on_with() -> None:
+def test_damaged_last_file_is_not_continued() -> None:
     store = MemoryStore()
     publish(store, WINDOWS[:2], join_bytes=200)
     [last] = [path for path in sorted(store.files) if path != PATH][-1:]

@@ -1,4 +1,4 @@
-"""Files of a feed: each message once wherever a run is killed, and never half a window for who goes by the metadata."""
+"""Files of a feed: each message once wherever a run is killed; readers of the metadata never see half a window."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def publish(store: MemoryStore, windows: list[tuple[int, int]], feed: str = "dem
 
 
 def publish_until_killed(store: MemoryStore) -> int:
-    """The end of the last window that was published before."""
+    """Publish the windows until the store kills the run; return the end of the last window published."""
     done = 0
     for window in WINDOWS:
         try:
@@ -41,22 +41,22 @@ def publish_until_killed(store: MemoryStore) -> int:
 
 
 def lines(store: MemoryStore, *, by_index: bool) -> list[str]:
-    """What a reader has: all data files up to each folder's index, or whatever lies there."""
+    """What a reader sees: all data files up to each folder's index, or, without indexes, all files."""
     found = sorted((one for path in store.files if (one := data_file(path))), key=lambda one: (one.folder, one.number))
     last = {one.folder: index_number(store.get(index_path(one.folder)), one.folder) for one in found}
     whole = [one for one in found if not by_index or one.number <= last[one.folder]]
     return [line for one in whole for line in store.files[one.path].decode().split("\r\n") if line]
 
 
-def undisturbed() -> MemoryStore:
+def publish_undisturbed() -> MemoryStore:
     store = MemoryStore()
     assert publish(store, WINDOWS) == len(CHANGES)
     return store
 
 
 # R-31
-def test_all_is_there_once_and_in_order() -> None:
-    store = undisturbed()
+def test_everything_is_written_once_and_in_order() -> None:
+    store = publish_undisturbed()
     for table in ("item", "log"):
         own = [line for line in lines(store, by_index=True) if line.endswith(table)]
         assert own == [f"{second:02}-{table}" for second in range(1, 13)]
@@ -69,8 +69,8 @@ def test_all_is_there_once_and_in_order() -> None:
     assert store.writes == writes
 
 
-def test_a_definition_is_written_once() -> None:
-    store = undisturbed()
+def test_definition_is_written_once() -> None:
+    store = publish_undisturbed()
     schemas = [path for path in store.puts if "/meta/schema_" in path]
     assert sorted(path.split("/")[1] for path in schemas) == ["item", "log"]
     assert json.loads(store.files[schemas[0]])["TableVersion"] == commit_ts(0)
@@ -80,7 +80,7 @@ def test_a_definition_is_written_once() -> None:
     assert [path for path in store.puts if "/meta/schema_" in path] == schemas
 
 
-def test_an_empty_window_takes_the_folder_and_moves_the_checkpoint() -> None:
+def test_empty_window_claims_the_folder_and_moves_the_checkpoint() -> None:
     store = MemoryStore()
     assert publish(store, [(20, 30)]) == 0
     assert read_checkpoint(store) == commit_ts(30)
@@ -91,7 +91,7 @@ def test_an_empty_window_takes_the_folder_and_moves_the_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "begin"), [("k", "v", b"Obj\x01"), (None, "v", b"text\r\n"), ("k", None, b"text\r\n")]
 )
-def test_messages_with_schemas_are_a_container(key: str | None, value: str | None, begin: bytes) -> None:
+def test_messages_with_schemas_are_an_avro_container(key: str | None, value: str | None, begin: bytes) -> None:
     record = '{"type":"record","name":"item","namespace":"default.shop","fields":[]}'
     manifest, _ = window_of(0, 2, [Change(1, "text")])
     table = messages_of([Change(1, "text")])
@@ -107,14 +107,14 @@ def test_messages_with_schemas_are_a_container(key: str | None, value: str | Non
 # S2-01, R-31
 @pytest.mark.long
 @pytest.mark.parametrize("late", [False, True])
-def test_killed_at_any_write_it_repeats_nothing_and_shows_no_half_window(late: bool) -> None:
-    whole = undisturbed()
+def test_kill_at_any_write_repeats_nothing_and_shows_no_half_window(late: bool) -> None:
+    whole = publish_undisturbed()
     for fails in range(1, whole.writes + 1):
         store = MemoryStore()
         store.fails, store.late = fails, late
         done = publish_until_killed(store)
         checkpoint = read_checkpoint(store) or 0
-        # The last write of a window is the one that shows it.
+        # The last write of a window makes it visible.
         assert checkpoint in {commit_ts(done) if done else 0} | {commit_ts(hi) for _, hi in WINDOWS if late}
         shown = [line for line in lines(store, by_index=True) if commit_ts(int(line[:2])) <= checkpoint]
         wanted = [change.value for change in CHANGES if change.commit_ts <= checkpoint]
@@ -123,8 +123,8 @@ def test_killed_at_any_write_it_repeats_nothing_and_shows_no_half_window(late: b
         assert store.files == whole.files, f"killed at write {fails}"
 
 
-def test_files_end_behind_transactions_however_the_messages_come() -> None:
-    whole = undisturbed()
+def test_files_end_after_transactions_for_any_batch_size() -> None:
+    whole = publish_undisturbed()
     for parts in (2, 5, 30):
         store = MemoryStore()
         publish(store, WINDOWS, parts=parts)
@@ -134,10 +134,10 @@ def test_files_end_behind_transactions_however_the_messages_come() -> None:
     assert max(sizes) <= 60
 
 
-def test_a_window_that_was_begun_and_is_made_again_differently_is_there_once() -> None:
-    """As when the feed's section was changed in between: encode made the waiting window again."""
+def test_started_window_encoded_differently_is_written_once() -> None:
+    """The feed's section changed meanwhile: encode made the waiting window again."""
     manifest, read = window_of(6, 12, [replace(change, value=f"{change.value} again") for change in CHANGES])
-    before, whole = MemoryStore(), undisturbed()
+    before, whole = MemoryStore(), publish_undisturbed()
     publish(before, WINDOWS[:2])
     for fails in range(before.writes + 1, whole.writes + 1):
         store = MemoryStore()
@@ -149,8 +149,8 @@ def test_a_window_that_was_begun_and_is_made_again_differently_is_there_once() -
         assert own == [f"{second:02}-item{' again' * (second > 6)}" for second in range(1, 13)], fails
 
 
-def test_a_folder_belongs_to_one_feed() -> None:
-    store = undisturbed()
+def test_folder_belongs_to_one_feed() -> None:
+    store = publish_undisturbed()
     with pytest.raises(Permanent, match=r"other=demo\.files"):
         publish(store, WINDOWS, "demo.other")
     foreign = MemoryStore()
@@ -167,7 +167,7 @@ def test_a_folder_belongs_to_one_feed() -> None:
         (f"shop/item/{commit_ts(0)}/2026-01-01/meta/CDC.index", b"CDC", "an index of a feed's files is damaged"),
     ],
 )
-def test_what_is_damaged_is_said(path: str, content: bytes, error: str) -> None:
+def test_damaged_files_are_reported(path: str, content: bytes, error: str) -> None:
     store = MemoryStore()
     publish(store, WINDOWS[:1])
     assert path in store.files

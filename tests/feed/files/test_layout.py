@@ -1,4 +1,4 @@
-"""Paths of a feed's files as TiCDC's storage sink has them."""
+"""Paths of a feed's files equal those of TiCDC's storage sink."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from binlake.feed.files.layout import data_file, data_folder, data_path, date_of
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
 
 
-def test_the_paths_are_ticdcs() -> None:
+def test_paths_equal_ticdcs() -> None:
     folder = data_folder("test", "table1", 441349361156227074, "2022-01-02")
     assert data_path(folder, 5, 6, "csv") == "test/table1/441349361156227074/2022-01-02/CDC000005.csv"
     assert index_path(folder) == "test/table1/441349361156227074/2022-01-02/meta/CDC.index"
@@ -24,12 +24,12 @@ def test_the_paths_are_ticdcs() -> None:
 @pytest.mark.parametrize(
     ("separator", "date"), [("none", ""), ("year", "2026"), ("month", "2026-01"), ("day", "2026-01-01")]
 )
-def test_a_date_is_that_of_the_commit_in_utc(separator: str, date: str) -> None:
+def test_date_is_that_of_the_commit_in_utc(separator: str, date: str) -> None:
     assert date_of(commit_ts(86_399), separator) == date
 
 
 @given(db=NAMES, table=NAMES, version=st.integers(0, 1 << 63), date=st.sampled_from(["", "2026", "2026-01-01"]))
-def test_a_data_file_tells_its_table_whatever_the_names(db: str, table: str, version: int, date: str) -> None:
+def test_data_file_path_can_be_parsed_for_any_names(db: str, table: str, version: int, date: str) -> None:
     path = data_path(data_folder(db, table, version, date), 7, 20, "avro")
     found = data_file(path)
     assert found is not None

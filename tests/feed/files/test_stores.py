@@ -1,4 +1,4 @@
-"""Whole files in a folder or a bucket: one suite for each kind of store."""
+"""Whole files in a folder or a bucket: the same tests for each kind of store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return opened(bucket(request.getfixturevalue("s3"), tmp_path.name))
 
 
-def test_a_file_is_there_as_it_was_put(store: Store) -> None:
+def test_file_is_read_as_it_was_written(store: Store) -> None:
     assert store.get("a/b/one") is None
     assert store.list("") == []
     store.put("a/b/one", b"first")
@@ -63,7 +63,7 @@ def test_a_file_is_there_as_it_was_put(store: Store) -> None:
 
 
 class Interrupting(io.BytesIO):
-    """Ctrl-C reaches the main thread behind the first piece of the `number`-th reading."""
+    """A file that sends Ctrl-C to the main thread after the first piece of its `number`-th reading."""
 
     def __init__(self, content: bytes, number: int) -> None:
         super().__init__(content)
@@ -77,17 +77,17 @@ class Interrupting(io.BytesIO):
         return found
 
 
-def test_a_file_whose_writing_is_interrupted_is_whole_or_as_it_was(store: Store) -> None:
-    # an object store reads it twice: once before anything is sent
+def test_interrupted_write_leaves_the_whole_or_the_old_file(store: Store) -> None:
+    # the object store's client reads the file twice: once before it sends anything
     for reading in (1,) if isinstance(store, LocalStore) else (1, 2):
         interrupt_writing(store, reading)
 
 
 def interrupt_writing(store: Store, reading: int) -> None:
-    # a stream of an object store shows what it has when it is closed, and has no other end
+    # closing a stream of an object store publishes its content; it cannot be aborted otherwise
     old, new = b"old" * 9, os.urandom(4 * PIECE)
     store.put("one", old)
-    # a run in the background has it ignored
+    # a background process ignores SIGINT
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -98,7 +98,7 @@ def interrupt_writing(store: Store, reading: int) -> None:
 
 
 class Failing(io.BytesIO):
-    """A local file of which, from the second reading on where `late`, a piece in the middle cannot be read."""
+    """A local file that cannot be read completely; if `late`, only from the second reading on."""
 
     def __init__(self, content: bytes, *, late: bool) -> None:
         super().__init__(content)
@@ -114,7 +114,7 @@ class Failing(io.BytesIO):
 
 
 class Shrinking(io.BytesIO):
-    """A local file that something cuts behind its first reading."""
+    """A local file that is truncated after its first reading."""
 
     def seek(self, to: int, whence: int = 0, /) -> int:
         if to == 0:
@@ -122,7 +122,7 @@ class Shrinking(io.BytesIO):
         return super().seek(to, whence)
 
 
-def test_a_file_that_cannot_be_read_leaves_what_was_there(store: Store) -> None:
+def test_unreadable_file_leaves_the_old_one(store: Store) -> None:
     store.put("one", b"old")
     with pytest.raises(Transient, match=r"does not give it.*one"):
         store.put_from("one", Failing(os.urandom(3 * PIECE), late=False))
@@ -131,14 +131,14 @@ def test_a_file_that_cannot_be_read_leaves_what_was_there(store: Store) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["late", "shorter"])
-def test_an_object_whose_file_changes_while_it_is_sent_is_not_shown_in_part(s3: S3, tmp_path: Path, kind: str) -> None:
+def test_object_whose_file_changes_while_it_is_sent_is_not_published(s3: S3, tmp_path: Path, kind: str) -> None:
     store, new = opened(bucket(s3, tmp_path.name)), os.urandom(3 * PIECE)
     with pytest.raises(Transient, match=r"does not give it|bytes shorter"):
         store.put_from("one", Shrinking(new) if kind == "shorter" else Failing(new, late=True))
     assert store.list("") == []
 
 
-def test_a_store_that_refuses_or_is_away_is_said(s3: S3) -> None:
+def test_refusing_or_unreachable_store_is_reported(s3: S3) -> None:
     bucket(s3, "x")
     for uri, kind, error in (
         (bucket(s3, "x").replace("s3://feeds/", "s3://other/"), Permanent, "object store refuses"),
@@ -148,9 +148,9 @@ def test_a_store_that_refuses_or_is_away_is_said(s3: S3) -> None:
             opened(uri).put("one", b"content")
 
 
-def test_what_is_not_whole_is_not_there(tmp_path: Path) -> None:
+def test_incomplete_file_is_invisible(tmp_path: Path) -> None:
     store = opened(f"file://{tmp_path}?protocol=avro")
-    # As a process that was killed leaves it.
+    # As a killed process leaves it.
     (tmp_path / "one.part").write_bytes(b"half")
     assert store.list("") == []
     assert store.get("one") is None
@@ -158,7 +158,7 @@ def test_what_is_not_whole_is_not_there(tmp_path: Path) -> None:
     assert [at.name for at in tmp_path.iterdir()] == ["one"]
 
 
-def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+def test_unusable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     store = opened(f"file://{tmp_path}/file?protocol=avro")
     with pytest.raises(Transient, match="Not a directory"):

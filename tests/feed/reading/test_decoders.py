@@ -1,4 +1,4 @@
-"""What a message says, and what does not fit its protocol, by name of its place."""
+"""Decoded messages, and errors that name the position of invalid ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KEY = body(1, {"id": 7})
 
 
 # S2-09, S2-10, DESIGN 3.12
-def test_an_avro_message_is_shown_with_its_row_and_timestamps_as_text() -> None:
+def test_avro_message_is_shown_with_its_row_and_timestamps_as_text() -> None:
     (event,) = AvroDecoder(TEXTS.__getitem__)(Record("t[0]@3", KEY, body(2, ROW)))
     assert event.to_dict() == {
         "commit_ts": str(TS), "db": "shop", "table": "item", "op": "u", "place": "t[0]@3", "key": {"id": 7},
@@ -62,7 +62,7 @@ def test_an_avro_message_is_shown_with_its_row_and_timestamps_as_text() -> None:
 
 
 # S2-48, X-16
-def test_a_tombstone_is_a_deletion_whose_commit_ts_is_in_its_header() -> None:
+def test_tombstone_is_a_deletion_with_its_commit_ts_from_the_header() -> None:
     (event,) = AvroDecoder(TEXTS.__getitem__)(Record("t[0]@4", KEY, None, {"tidb_commit_ts": str(TS).encode()}))
     assert event.to_dict() == {
         "commit_ts": str(TS), "db": "shop", "table": "item", "op": "d", "place": "t[0]@4", "key": {"id": 7},
@@ -79,14 +79,12 @@ def test_a_tombstone_is_a_deletion_whose_commit_ts_is_in_its_header() -> None:
         (KEY, body(2, ROW) + b"x", "longer than schema 2 allows"),
     ],
 )
-def test_bytes_that_are_not_an_avro_message_are_refused_with_their_place(
-    key: bytes | None, value: bytes, message: str
-) -> None:
+def test_bytes_that_are_not_avro_are_refused_with_their_position(key: bytes | None, value: bytes, message: str) -> None:
     with pytest.raises(WireError, match=rf"{message}.*at=t\[1\]@9"):
         list(AvroDecoder(TEXTS.__getitem__)(Record("t[1]@9", key, value)))
 
 
-def test_a_canal_json_message_is_shown_as_it_is() -> None:
+def test_canal_json_message_is_shown_unchanged() -> None:
     message = {
         "database": "shop", "table": "item", "isDdl": False, "type": "UPDATE", "data": [{"id": "7", "n": "2"}],
         "old": [{"id": "7", "n": "1"}], "_tidb": {"commitTs": TS},
@@ -101,12 +99,12 @@ def test_a_canal_json_message_is_shown_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"nonsense", b'{"type":"OTHER"}'])
-def test_what_is_not_canal_json_is_refused(content: bytes) -> None:
+def test_invalid_canal_json_is_refused(content: bytes) -> None:
     with pytest.raises(WireError, match=r"at=t\[0\]@0"):
         list(decode_canal_json(Record("t[0]@0", None, content)))
 
 
-def test_a_protocol_has_a_decoder_or_is_named() -> None:
+def test_each_protocol_has_a_decoder_or_is_named() -> None:
     with pytest.raises(ConfigError, match="--schema-registry"):
         decoder_of("avro")
     with pytest.raises(ConfigError, match=r"protocol=simple.*avro, canal-json"):

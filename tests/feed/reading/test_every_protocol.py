@@ -1,4 +1,4 @@
-"""`binlake feed read` reads back what each protocol writes, and refuses what is none of it with its place."""
+"""`binlake feed read` decodes what each protocol writes, and refuses anything else with its position."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def texts(row: Any) -> Row:
 
 
 @pytest.mark.parametrize("protocol", sorted(OPTIONS))
-def test_a_row_change_is_read_back(protocol: str) -> None:
+def test_row_change_is_decoded(protocol: str) -> None:
     decode = decoder_of(protocol)
     for op, old, new in ((INSERT, [], [NEW]), (UPDATE, [OLD], [NEW]), (DELETE, [OLD], [])):
         (event,) = decode(written(protocol, op, old, new))
-        # The Open Protocol's insertions look as updates without an old row.
+        # In the Open Protocol an insert looks like an update without an old row.
         assert event.op == (None if (protocol, op) == ("open-protocol", INSERT) else op)
         assert (event.commit_ts, event.db, event.table) == (COMMIT_TS, TABLE.db, "item")
         shown = event.value or event.before if op == DELETE else event.value
@@ -65,14 +65,14 @@ def test_a_row_change_is_read_back(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", sorted(OPTIONS))
-def test_a_watermark_is_read_back(protocol: str) -> None:
+def test_watermark_is_decoded(protocol: str) -> None:
     made = format_of(OPTIONS[protocol]).watermark(COMMIT_TS)
     assert made is not None
     (event,) = decoder_of(protocol)(Record("t[0]@1", made.key, made.value))
     assert (event.op, event.commit_ts, event.db, event.table) == ("watermark", COMMIT_TS, "", "")
 
 
-def test_the_drainers_messages_have_the_rows_of_a_transaction() -> None:
+def test_drainer_messages_have_the_rows_of_a_transaction() -> None:
     from binlake.wire import slave_binlog_pb2 as pb
 
     columns = [pb.ColumnInfo(name="id"), pb.ColumnInfo(name="name")]
@@ -101,7 +101,7 @@ def test_the_drainers_messages_have_the_rows_of_a_transaction() -> None:
     ]
 
 
-def test_the_open_protocol_may_have_several_events_in_a_message() -> None:
+def test_open_protocol_message_may_have_several_events() -> None:
     parts = [written("open-protocol", INSERT, [], [one]) for one in (OLD, NEW)]
     key = (parts[0].key or b"") + (parts[1].key or b"")[8:]
     value = b"".join(part.value or b"" for part in parts)
@@ -123,7 +123,7 @@ VERSION = (1).to_bytes(8, "big")
         ("slave-binlog", None, b"\xff\xff", "not a slave.binlog"),
     ],
 )
-def test_what_is_none_of_the_protocol_is_refused(protocol: str, key: bytes | None, value: bytes, error: str) -> None:
+def test_invalid_message_is_refused(protocol: str, key: bytes | None, value: bytes, error: str) -> None:
     with pytest.raises(WireError, match=rf"{error}.*at=t\[2\]@5"):
         list(decoder_of(protocol)(Record("t[2]@5", key, value)))
 

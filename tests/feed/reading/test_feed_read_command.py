@@ -1,4 +1,4 @@
-"""`binlake feed read` as a program among others."""
+"""`binlake feed read` in a pipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT = 3000
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files of a feed in Canal-JSON, larger than any pipe."""
+    """The files of a feed in Canal-JSON, larger than any pipe buffer."""
     message = {"database": "shop", "table": "item", "type": "INSERT", "data": [{"id": "1", "name": "x" * 100}]}
     changes = [Change(1, json.dumps(message)) for _ in range(COUNT)]
     with FilePublisher(Storage("file", str(tmp_path / "files")), "canal-json", "demo.files") as publisher:
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "files"
 
 
-def test_whoever_reads_may_stop_early(folder: Path) -> None:
+def test_reader_of_the_output_may_stop_early(folder: Path) -> None:
     command = [str(Path(sys.executable).parent / "binlake"), "feed", "read", f"file://{folder}?protocol=canal-json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reading:
         assert reading.stdout is not None

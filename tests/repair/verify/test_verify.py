@@ -52,7 +52,7 @@ def test_planted_differences_are_all_found_and_nothing_else(first_shop: Shop, tm
     right = shop.shown()
     planted = shop.spoil(30)
     verified = verify(shop.lake.replication, SMALL)
-    assert shop.found(verified) == planted
+    assert shop.count_differences(verified) == planted
     assert verified.listed_all
 
     tables = tables_at(shop.lake.replication, shop.lake.paths, verified.commit_ts)
@@ -294,7 +294,7 @@ def test_the_target_is_compared_with_a_source_that_answers_sql(
     options = replace(options, source_stands_still=True)
     assert verify(shop.lake.replication, options).equal
     planted = shop.spoil(30)
-    assert shop.found(verify(shop.lake.replication, options)) == planted
+    assert shop.count_differences(verify(shop.lake.replication, options)) == planted
 
 
 def test_the_commands_report_their_findings_to_programs(

@@ -1,4 +1,4 @@
-"""A window is applied when it starts at the checkpoint, whole segments at a time, and the checkpoint never lies."""
+"""A window is applied only from the checkpoint, in whole segments, and the checkpoint is always true."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ pytestmark = pytest.mark.mariadb
 
 
 def checkpoint(server: MariaDb) -> dict[str, object]:
-    """The row's JSON."""
+    """The JSON of the checkpoint row."""
     found = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint WHERE clusterID = %s", (CLUSTER,))
     return json.loads(found[0][0])
 
 
-def table(server: MariaDb) -> list[tuple[int, str]]:
+def read_table(server: MariaDb) -> list[tuple[int, str]]:
     return rows(server, "SELECT id, v FROM app.t ORDER BY id")
 
 
-def test_a_window_brings_its_rows_and_its_checkpoint(server: MariaDb, target: Target) -> None:
+def test_window_applies_rows_and_moves_checkpoint(server: MariaDb, target: Target) -> None:
     first = Window(100, 200).put((1, "a"), (2, "b")).log("x", "x")
     second = Window(200, 300).delete(1).put((2, "c")).unlog("x")
     result = apply(target, first)
     assert (result.state, result.rows, result.batches, result.segments) == ("applied", 4, 2, 1)
-    assert table(server) == [(1, "a"), (2, "b")]
+    assert read_table(server) == [(1, "a"), (2, "b")]
     apply(target, second)
-    assert table(server) == [(2, "c")]
+    assert read_table(server) == [(2, "c")]
     assert rows(server, "SELECT line FROM app.log") == [("x",)]
     # S3-06: the original's keys
     assert checkpoint(server) == {"consistent": True, "commitTS": 300, "ts-map": {}, "schema-version": 1}
 
 
-def test_an_empty_window_moves_the_checkpoint(server: MariaDb, target: Target) -> None:
+def test_empty_window_moves_the_checkpoint(server: MariaDb, target: Target) -> None:
     # U-05, DESIGN 4: an empty window still moves commitTS and consistent
     assert apply(target, Window(0, 50)).rows == 0
     assert (checkpoint(server)["commitTS"], checkpoint(server)["consistent"]) == (50, True)
 
 
-def test_consistent_is_false_while_a_window_runs(server: MariaDb, target: Target) -> None:
-    # S3-05, R-22: committed on its own before the first write, true with the new commitTS
+def test_checkpoint_is_inconsistent_while_a_window_runs(server: MariaDb, target: Target) -> None:
+    # S3-05, R-22: false is committed separately before the first write; true is committed with the new commitTS
     seen: list[tuple[str, object, object, int]] = []
 
     def look(step: str) -> None:
         now = checkpoint(server)
-        seen.append((step, now["consistent"], now["commitTS"], len(table(server))))
+        seen.append((step, now["consistent"], now["commitTS"], len(read_table(server))))
 
     apply(target, Window(100, 200).put((1, "a")))
-    # Before its own COMMIT the opening is not visible: still the clean end of the window before.
+    # The hook runs before the opening's COMMIT, so the checkpoint still shows the clean end of the previous window.
     seen.clear()
     apply(target, Window(200, 300).put((2, "b")), look)
     assert seen == [
@@ -71,30 +71,30 @@ def test_consistent_is_false_while_a_window_runs(server: MariaDb, target: Target
     assert rows(server, "SELECT exit_ts, open_lo FROM tidb_binlog.binlake_progress") == [(300, None)]
 
 
-def test_an_old_window_is_not_applied_again(server: MariaDb, target: Target) -> None:
-    # R-01: rerun every finalize of a history in any order: nothing is written
+def test_applied_windows_are_not_applied_again(server: MariaDb, target: Target) -> None:
+    # R-01: rerun every finalize of a history in any order; nothing may be written
     history = [Window(n, n + 1).put((7, f"v{n}")).log(str(n)) for n in range(5)]
     for window in history:
         apply(target, window)
     before = rows(server, "SELECT * FROM tidb_binlog.binlake_fence")
     for number in (3, 0, 4, 1, 2):
         assert apply(target, history[number]).state == "already"
-    assert table(server) == [(7, "v4")]
+    assert read_table(server) == [(7, "v4")]
     assert len(rows(server, "SELECT line FROM app.log")) == 5
     assert rows(server, "SELECT * FROM tidb_binlog.binlake_fence") == before
 
 
-def test_a_window_that_does_not_start_at_the_checkpoint_is_refused(server: MariaDb, target: Target) -> None:
+def test_window_that_does_not_start_at_the_checkpoint_is_refused(server: MariaDb, target: Target) -> None:
     apply(target, Window(100, 200).put((1, "a")))
     for window in (Window(150, 300).put((1, "b")), Window(250, 300).put((1, "b"))):
         with pytest.raises(CheckpointConflict, match="does not start at the checkpoint 200"):
             apply(target, window)
-    assert table(server) == [(1, "a")]
+    assert read_table(server) == [(1, "a")]
 
 
 @pytest.mark.parametrize("hi", [150, 200, 300])
-def test_an_open_window_is_retried_with_its_own_manifest_only(server: MariaDb, target: Target, hi: int) -> None:
-    # R-16, R-40: shorter, longer, and the same bounds with other statements
+def test_open_window_is_retried_only_with_its_own_manifest(server: MariaDb, target: Target, hi: int) -> None:
+    # R-16, R-40: a shorter window, a longer one, and the same bounds with other statements
     opened = Window(100, 200).put((1, "a")).statement("REPLACE INTO app.nowhere VALUES (1)")
     with pytest.raises(TargetRefused):
         apply(target, opened)
@@ -105,55 +105,55 @@ def test_an_open_window_is_retried_with_its_own_manifest_only(server: MariaDb, t
     assert apply(target, opened).state == "applied"
 
 
-def test_a_refused_row_leaves_the_checkpoint_at_the_last_whole_segment(server: MariaDb, target: Target) -> None:
-    # S0-72: too long for the column; the rerun after the fix completes
+def test_refused_row_leaves_checkpoint_at_the_last_whole_segment(server: MariaDb, target: Target) -> None:
+    # S0-72: the value is too long for the column; after the fix a rerun completes the window
     window = Window(100, 300).put((1, "a"))
     window.ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")]).put((2, "b" * 30), (3, "c"))
     with pytest.raises(TargetRefused, match="too long"):
         apply(target, window)
     assert checkpoint(server)["commitTS"] == 200
     assert checkpoint(server)["consistent"] is False
-    assert table(server) == [(1, "a")]
+    assert read_table(server) == [(1, "a")]
     execute(server, "ALTER TABLE app.t MODIFY v VARCHAR(40)")
     assert apply(target, window).rows == 2
     assert checkpoint(server)["commitTS"] == 300
 
 
-def test_a_statement_that_touches_other_rows_than_it_must_fails(server: MariaDb, target: Target) -> None:
-    # R-44: a keyless delete that finds nothing is noticed
+def test_unexpected_number_of_affected_rows_is_refused(server: MariaDb, target: Target) -> None:
+    # R-44: a keyless delete that matches no row is detected
     with pytest.raises(TargetRefused, match="touched 0 rows instead of 1"):
         apply(target, Window(0, 1).put((1, "a")).unlog("never there"))
-    assert table(server) == []
+    assert read_table(server) == []
 
 
-def test_a_written_key_that_is_gone_fails_the_segment(server: MariaDb, target: Target) -> None:
-    # R-13: a unique key that only the target has swallows a row, and REPLACE says nothing
+def test_missing_written_key_fails_the_segment(server: MariaDb, target: Target) -> None:
+    # R-13: with a unique key that only the target has, REPLACE silently removes a row
     execute(server, "ALTER TABLE app.t ADD UNIQUE (v)")
     with pytest.raises(Drift, match="1 of 2 written rows are on the target"):
         apply(target, Window(0, 1).put((1, "same"), (2, "same"), verify=True))
-    assert table(server) == []
+    assert read_table(server) == []
     assert checkpoint(server)["commitTS"] == 0
 
 
-def test_a_missing_table_is_drift_before_the_first_write(server: MariaDb, target: Target) -> None:
+def test_unexpected_table_is_drift_before_the_first_write(server: MariaDb, target: Target) -> None:
     # R-18: definitions are compared per segment
     window = Window(0, 1).put((1, "a"))
     window.plans[0] = replace(window.plans[0], expected=expect_tables([], target.db_type, absent=[("app", "t")]))
     with pytest.raises(Drift, match="still there"):
         apply(target, window)
-    assert table(server) == []
+    assert read_table(server) == []
 
 
-def test_too_many_rows_for_one_transaction_fail_clearly(server: MariaDb, target: Target) -> None:
-    # R-30: never a silent fall-back
+def test_too_many_rows_for_one_transaction_are_refused(server: MariaDb, target: Target) -> None:
+    # R-30: no silent fallback to several transactions
     small = target.model_copy(update={"max_segment_rows": 2})
     with pytest.raises(Permanent, match="above 2: too many"):
         apply(small, Window(0, 1).put((1, "a"), (2, "b")).put((3, "c")))
-    assert table(server) == []
+    assert read_table(server) == []
     assert apply(target, Window(0, 1).put((1, "a"), (2, "b")).put((3, "c"))).rows == 3
 
 
-def test_two_replications_do_not_share_a_checkpoint_row(server: MariaDb, target: Target) -> None:
+def test_two_replications_cannot_share_a_checkpoint_row(server: MariaDb, target: Target) -> None:
     # R-23
     apply(target, Window(0, 100).put((1, "a")))
     other = Window(100, 200).put((1, "b"))
@@ -168,8 +168,8 @@ def test_two_replications_do_not_share_a_checkpoint_row(server: MariaDb, target:
     assert checkpoint(server)["commitTS"] == 100
 
 
-def test_a_writer_that_moves_our_checkpoint_is_noticed(server: MariaDb, target: Target) -> None:
-    # R-23: a real drainer at work on the same row
+def test_checkpoint_moved_by_another_writer_is_detected(server: MariaDb, target: Target) -> None:
+    # R-23: a real drainer writes the same row
     moved = '{"consistent":true,"commitTS":150,"ts-map":{}}'
 
     def interfere(step: str) -> None:
@@ -178,12 +178,12 @@ def test_a_writer_that_moves_our_checkpoint_is_noticed(server: MariaDb, target: 
 
     with pytest.raises(CheckpointConflict, match="another process moved the checkpoint"):
         apply(target, Window(100, 200).put((1, "a")), interfere)
-    assert table(server) == []
+    assert read_table(server) == []
     assert checkpoint(server)["commitTS"] == 150
 
 
-def test_a_drainers_row_is_resumed_with_its_keys(server: MariaDb, target: Target) -> None:
-    # S3-06: the article's row, by hand; int64 exact
+def test_checkpoint_row_of_a_drainer_is_resumed(server: MariaDb, target: Target) -> None:
+    # S3-06: the article's row, written by hand; int64 values stay exact
     ts = 414529105591271429
     by_hand = f'{{"consistent":false,"commitTS":{ts},"ts-map":{{}}}}'
     execute(
@@ -195,7 +195,7 @@ def test_a_drainers_row_is_resumed_with_its_keys(server: MariaDb, target: Target
     minute = 60_000 << 18
     apply(target, Window(ts, ts + 1).put((1, "a")))
     text = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
-    # S4-41: how far the drainer got is not known, so the target may be ahead of its checkpoint for a minute.
+    # S4-41: it is unknown how far the drainer got, so the target may be ahead of its checkpoint for a minute.
     assert text == f'{{"consistent":false,"commitTS":{ts + 1},"ts-map":{{}},"schema-version":1}}'
     apply(target, Window(ts + 1, ts + minute).put((1, "a")))
     text = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
@@ -204,8 +204,8 @@ def test_a_drainers_row_is_resumed_with_its_keys(server: MariaDb, target: Target
     assert [column[0] for column in columns] == ["clusterID", "checkPoint"]
 
 
-def test_the_first_writes_are_safe_forms_and_the_checkpoint_comes_last(server: MariaDb, target: Target) -> None:
-    # C-03 by the target's general log; S0-03: statements are a matter of batches, not of rows
+def test_first_writes_are_safe_forms_and_checkpoint_is_written_last(server: MariaDb, target: Target) -> None:
+    # C-03, checked in the target's general log; S0-03: the number of statements depends on batches, not on rows
     apply(target, Window(0, 100))
     execute(server, "SET GLOBAL log_output = 'TABLE'", "TRUNCATE mysql.general_log", "SET GLOBAL general_log = 1")
     window = Window(100, 200).delete(1, 2)
@@ -233,51 +233,51 @@ def _release(texts: list[str]) -> int:
     return next(n for n, text in enumerate(texts) if "owner = ''" in text)
 
 
-def test_phase_1_is_over_before_phase_2(server: MariaDb, target: Target) -> None:
-    # Invariant 6: batches come in any order from the lake, phases do not
+def test_deletes_run_before_writes(server: MariaDb, target: Target) -> None:
+    # Invariant 6: the lake may return batches in any order, but phase 1 ends before phase 2
     window = Window(0, 1).put((1, "new")).statement("DELETE FROM app.t WHERE id = 1", Phase.DELETE)
     apply(target, window)
-    assert table(server) == [(1, "new")]
+    assert read_table(server) == [(1, "new")]
 
 
-def test_a_wrong_password_is_refused_and_named(server: MariaDb) -> None:
+def test_wrong_password_is_refused_with_the_user_name(server: MariaDb) -> None:
     execute(server, "CREATE USER IF NOT EXISTS 'reader'@'%' IDENTIFIED BY 'right'")
     with pytest.raises(TargetRefused, match=r"login.*reader"):
         apply(target_of(server, user="reader", password="wrong"), Window(0, 1))
 
 
-def test_a_target_that_is_down_may_be_tried_again(target: Target) -> None:
+def test_unreachable_target_is_a_retryable_error(target: Target) -> None:
     nowhere = target.model_copy(update={"port": 1, "connect_timeout_s": 1.0})
     with pytest.raises(TargetUnavailable, match="cannot be reached"):
         apply(nowhere, Window(0, 1))
 
 
-def test_segments_that_are_not_the_manifests_are_refused(server: MariaDb, target: Target) -> None:
-    # R-62: finalize executes the pinned plan and nothing else
+def test_segments_that_differ_from_the_manifest_are_refused(server: MariaDb, target: Target) -> None:
+    # R-62: finalize executes only the pinned plan
     window = Window(0, 10).put((1, "a"))
     with pytest.raises(CheckpointConflict, match="not those of the manifest"):
         apply_window(target, replace(window.manifest(), segments=2), window)
-    assert table(server) == []
+    assert read_table(server) == []
 
 
-@pytest.mark.servers("mariadb")  # it answers SHOW MASTER STATUS as a TiDB does
-def test_the_targets_own_timestamp_is_noted_after_the_last_row(server: MariaDb, target: Target) -> None:
-    # S3-07: a TiDB answers SHOW MASTER STATUS with its own timestamp; here it answers nothing, and the map stays empty
+@pytest.mark.servers("mariadb")  # MariaDB answers SHOW MASTER STATUS as a TiDB does
+def test_ts_map_stays_empty_without_a_secondary_timestamp(server: MariaDb, target: Target) -> None:
+    # S3-07: a TiDB answers SHOW MASTER STATUS with its own timestamp; here the answer is empty, so the map stays empty
     apply(target.model_copy(update={"db_type": "tidb"}), Window(0, 10))
     assert checkpoint(server)["ts-map"] == {}
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_a_tidb_targets_timestamp_is_taken_behind_the_last_batch(
+def test_tidb_timestamp_is_read_after_the_last_batch(
     server: MariaDb, target: Target, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # S3-07: TiDB's form of the answer; all rows are visible when it is asked
+    # S3-07: TiDB's form of the answer; all rows are visible at the time of the query
     real, seen = Session.rows, []
 
     def answer(self: Session, sql: str, arguments: Sequence[object] = ()) -> list[tuple[object, ...]]:
         if sql != "SHOW MASTER STATUS":
             return real(self, sql, arguments)
-        seen.append(len(table(server)))
+        seen.append(len(read_table(server)))
         return [("tidb-binlog", 414529105591271430, "", "", "")]
 
     monkeypatch.setattr(Session, "rows", answer)
@@ -285,6 +285,6 @@ def test_a_tidb_targets_timestamp_is_taken_behind_the_last_batch(
     apply(like_tidb, Window(0, 10).put((1, "a")).put((2, "b")))
     assert seen == [2]
     assert checkpoint(server)["ts-map"] == {"primary-ts": 10, "secondary-ts": 414529105591271430}
-    # Another target keeps the map as it is found.
+    # A target of another type keeps the map unchanged.
     apply(target, Window(10, 20))
     assert checkpoint(server)["ts-map"] == {"primary-ts": 10, "secondary-ts": 414529105591271430}

@@ -1,4 +1,4 @@
-"""One segment, one transaction: what ends it leaves nothing of it, and the ledger says how each batch came there."""
+"""Mode atomic: one segment is one transaction. A failure leaves nothing of it, and the ledger records the mode."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def three_batches() -> Window:
 
 
 @pytest.mark.parametrize(("limit", "most"), [("max_segment_rows", 2), ("max_segment_bytes", 80)])
-def test_a_segment_that_turns_out_to_be_too_large_leaves_nothing(
+def test_segment_found_too_large_while_applying_leaves_nothing(
     server: MariaDb, target: Target, limit: str, most: int
 ) -> None:
-    # R-30: nobody counted before; one row and 34 characters a batch, so the third one is too much
+    # R-30: the size was not counted before; each batch has one row and 34 characters, so the third exceeds the limit
     steps: list[str] = []
     with pytest.raises(Permanent, match="too many for one transaction"):
         apply(target.model_copy(update={limit: most}), three_batches(), steps.append)
@@ -37,10 +37,10 @@ def test_a_segment_that_turns_out_to_be_too_large_leaves_nothing(
 
 
 @pytest.mark.parametrize("known", [{"rows": 4}, {"bytes": 101}])
-def test_a_segment_that_is_known_to_be_too_large_is_refused_before_its_first_batch(
+def test_segment_known_to_be_too_large_is_refused_before_its_first_batch(
     server: MariaDb, target: Target, known: dict[str, int]
 ) -> None:
-    # R-30: not behind minutes of work that rolls back
+    # R-30: not after minutes of work that must be rolled back
     window, steps = three_batches(), []
     window.plans = [replace(window.plans[0], **known)]
     with pytest.raises(Permanent, match="too many for one transaction"):
@@ -49,7 +49,7 @@ def test_a_segment_that_is_known_to_be_too_large_is_refused_before_its_first_bat
     assert rows(server, "SELECT * FROM app.log") == []
 
 
-def test_a_run_that_is_asked_to_stop_ends_at_the_next_batch_and_leaves_nothing(server: MariaDb, target: Target) -> None:
+def test_stop_request_ends_the_run_at_the_next_batch_and_leaves_nothing(server: MariaDb, target: Target) -> None:
     # R-60, S4-35
     flag, window, steps = StopFlag(), three_batches(), []
     stop = at("batch", 2, flag.set)
@@ -65,8 +65,8 @@ def test_a_run_that_is_asked_to_stop_ends_at_the_next_batch_and_leaves_nothing(s
     assert apply(target, window).rows == 3
 
 
-def test_the_ledger_says_what_came_there_as_a_whole_segment_and_what_did_not(server: MariaDb, target: Target) -> None:
-    # R-30: behind a try in another mode a reader has seen the segment grow
+def test_ledger_records_whether_a_segment_was_applied_atomically(server: MariaDb, target: Target) -> None:
+    # R-30: after a try in another mode, readers have seen the segment in part
     def crash() -> None:
         raise Crash
 
@@ -81,10 +81,10 @@ def test_the_ledger_says_what_came_there_as_a_whole_segment_and_what_did_not(ser
 
 
 @pytest.mark.parametrize(("mode", "applied_as"), [("atomic", 1), ("parallel", 0)])
-def test_batches_of_a_table_that_is_set_aside_are_passed_over_in_the_ledger(
+def test_ledger_records_skipped_batches_of_a_table_set_aside(
     server: MariaDb, target: Target, mode: str, applied_as: int
 ) -> None:
-    # U-16, invariant 11; its keys are not looked for either
+    # U-16, invariant 11; the presence of its keys is not checked either
     apply(target, Window(0, 100).put((1, "a")))
     set_aside(target, CLUSTER, NAME, [("app", "t")], "by hand", 0)
     window = Window(100, 200).log("one").put((2, "b"), verify=True).log("two")

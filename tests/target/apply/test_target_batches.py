@@ -1,4 +1,4 @@
-"""What one batch does to the target: every statement of it, checked, once, and what a refusal says of it."""
+"""Each statement of a batch is executed and checked once, and an error names the row or the batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from binlake.target.apply.batches import run_batch
 
 
 class Touching:
-    """A session whose statements touch so many rows each."""
+    """A session whose statements report the given numbers of affected rows."""
 
     def __init__(self, touched: int) -> None:
         self._touched = touched
@@ -28,7 +28,7 @@ class Touching:
         return self._touched
 
 
-def test_a_refusal_names_the_row_of_a_statement_in_commit_order() -> None:
+def test_error_names_the_row_of_a_statement_in_commit_order() -> None:
     # R-44: a batch of mode ordered holds rows of several tables
     (batch,) = Window(0, 100).log("x").written
     sql = f"DELETE FROM `d`.`t` WHERE `id` = 7 AND `v` = '{'x' * 400}' LIMIT 1 /* commit_ts 41 */"
@@ -41,7 +41,7 @@ def test_a_refusal_names_the_row_of_a_statement_in_commit_order() -> None:
     assert stopped.value.tables == (("d", "t"),)
 
 
-def test_a_refusal_of_a_batch_of_one_table_names_the_batch() -> None:
+def test_error_of_a_one_table_batch_names_the_batch() -> None:
     (batch,) = Window(0, 100).unlog("x").written
     with pytest.raises(TargetRefused, match="touched 2 rows instead of 1") as stopped:
         run_batch(cast(Session, Touching(2)), batch)
@@ -49,7 +49,7 @@ def test_a_refusal_of_a_batch_of_one_table_names_the_batch() -> None:
     assert stopped.value.tables == (("app", "log"),)
 
 
-def test_a_batch_that_does_not_say_of_each_statement_what_it_must_touch_is_not_cut_short() -> None:
+def test_batch_without_an_expected_count_per_statement_fails() -> None:
     (batch,) = Window(0, 100).log("x").written
     session = Touching(1)
     with pytest.raises(ValueError, match="shorter"):
@@ -59,10 +59,10 @@ def test_a_batch_that_does_not_say_of_each_statement_what_it_must_touch_is_not_c
 
 @pytest.mark.mariadb
 @pytest.mark.parametrize("lose", ["request", "answer"])
-def test_a_batch_whose_commit_is_lost_is_there_once(
+def test_batch_with_a_lost_commit_is_applied_once(
     server: MariaDb, target: Target, lose: Literal["request", "answer"]
 ) -> None:
-    # R-61, invariant 9: the COMMITs before it are those of the fence, the opening and the first batch
+    # R-61, invariant 9: the COMMITs before it belong to the fence, the opening and the first batch
     steps: list[str] = []
     with CuttingProxy(target.host, target.port, at=4, lose=lose) as proxy:
         through = target.model_copy(update={"port": proxy.port, "mode": "parallel", "worker_count": 1})

@@ -1,4 +1,4 @@
-"""Exactly once, whatever dies and whenever: the same window again and again gives what one delivery gives."""
+"""Exactly once despite any crash: repeated and interrupted deliveries give the same result as one delivery."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pymysql
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import Crash, Window, apply, apply_in_child, apply_in_runs, at, crashing, signal_me
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 
 def window() -> Window:
-    """Two segments with keyed and keyless rows: doubled or lost rows of app.log show."""
+    """Two segments with keyed and keyless rows; app.log reveals duplicate or lost rows."""
     found = Window(100, 300).put((1, "a"), (2, "b")).log("one", "two", "two").put((3, "c"))
     found.ddl(200, "ALTER TABLE t ADD COLUMN w INT DEFAULT 5", [("app", "t")], repeatable=False)
     return found.delete(1).unlog("two").put((2, "B")).log("three")
@@ -70,10 +70,10 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("step", "number"), STEPS)
-def test_a_killed_process_is_continued_exactly(server: MariaDb, target: Target, step: str, number: int) -> None:
-    # U-32, R-17, invariant 9: kill -9 before, inside and after each transaction; the keyless table is exact
+def test_killed_process_is_resumed_exactly_once(server: MariaDb, target: Target, step: str, number: int) -> None:
+    # U-32, R-17, invariant 9: kill -9 before, in and after each transaction; the keyless table is exact
     pid = apply_in_child(target, window(), at(step, number, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     if step != "closed" and (step, number) != ("after_commit", 5):
         consistent = rows(server, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint")
         assert consistent in ([(0,)], [(None,)], [])
@@ -82,7 +82,7 @@ def test_a_killed_process_is_continued_exactly(server: MariaDb, target: Target, 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_same_window_three_times_with_random_crashes(server: MariaDb, target: Target, seed: int) -> None:
+def test_window_delivered_three_times_with_random_crashes(server: MariaDb, target: Target, seed: int) -> None:
     # S4-36, S4-48
     chance = random.Random(seed)
     hook = crashing(chance, 0.12)
@@ -98,22 +98,22 @@ def test_the_same_window_three_times_with_random_crashes(server: MariaDb, target
 
 @pytest.mark.parametrize("lose", ["request", "answer"])
 @pytest.mark.parametrize("commit", range(1, 9))
-def test_a_connection_lost_at_commit_is_looked_at(server: MariaDb, target: Target, commit: int, lose: str) -> None:
-    # R-61: both outcomes of every COMMIT of an apply, the fence's and the opening's included
+def test_lost_commit_is_checked_and_not_repeated(server: MariaDb, target: Target, commit: int, lose: str) -> None:
+    # R-61: both outcomes of every COMMIT of an apply, including those of the fence and the opening
     with CuttingProxy(target.host, target.port, at=commit, lose=lose) as proxy:
         through = target.model_copy(update={"port": proxy.port})
-        # The claim and the proof before a DDL are not repeated within a run.
+        # A run does not repeat the claim and the proof before a DDL, so several runs may be needed.
         apply_in_runs(through, window)
         assert proxy.cuts == 1
     apply(target, window())
     assert_whole(server)
 
 
-def test_a_killed_session_outside_commit_is_transient(server: MariaDb, target: Target) -> None:
+def test_session_killed_outside_commit_is_transient(server: MariaDb, target: Target) -> None:
     # S0-03: the link is cut once; the retry ends with equal data
     def cut() -> None:
         for (session,) in rows(server, "SELECT id FROM information_schema.processlist WHERE info IS NULL"):
-            # Sessions of tests before end by themselves meanwhile.
+            # Sessions of earlier tests may end meanwhile.
             with contextlib.suppress(pymysql.err.OperationalError):
                 execute(server, f"KILL {session}")
 
@@ -123,10 +123,10 @@ def test_a_killed_session_outside_commit_is_transient(server: MariaDb, target: T
     assert_whole(server)
 
 
-def test_sigterm_ends_between_batches_and_frees_the_lease(server: MariaDb, target: Target) -> None:
+def test_sigterm_stops_between_batches_and_releases_the_lease(server: MariaDb, target: Target) -> None:
     # R-60, S4-35
     pid = apply_in_child(target, window(), at("batch", 1, signal_me(signal.SIGTERM)))
-    assert ended(pid) == 1
+    assert wait_for_exit(pid) == 1
     assert rows(server, "SELECT owner FROM tidb_binlog.binlake_lease") == [("",)]
     assert rows(server, "SELECT exit_ts, open_lo, segment FROM tidb_binlog.binlake_progress") == [(300, 100, 0)]
     assert state(server) == ([], [])
@@ -134,12 +134,12 @@ def test_sigterm_ends_between_batches_and_frees_the_lease(server: MariaDb, targe
     assert_whole(server)
 
 
-def test_a_lock_wait_repeats_the_whole_segment(server: MariaDb, target: Target) -> None:
-    # R-38: the lock wait runs out twice, then the other transaction ends
+def test_lock_wait_timeout_repeats_the_whole_segment(server: MariaDb, target: Target) -> None:
+    # R-38: the lock wait times out twice, then the other transaction ends
     execute(server, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 1")
     other = server.connect(autocommit=False)
     other.cursor().execute("UPDATE app.t SET v = 'held' WHERE id = 3")
-    # Two batches a try, up to the one that waits.
+    # Each try executes two batches; the second one waits for the lock.
     try:
         apply(target, window(), at("batch", 5, other.rollback))
     finally:
@@ -148,7 +148,7 @@ def test_a_lock_wait_repeats_the_whole_segment(server: MariaDb, target: Target) 
     assert_whole(server)
 
 
-def test_a_lock_that_stays_is_given_up_after_bounded_tries(server: MariaDb, target: Target) -> None:
+def test_permanent_lock_fails_after_a_bounded_number_of_tries(server: MariaDb, target: Target) -> None:
     execute(server, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 0")
     other = server.connect(autocommit=False)
     other.cursor().execute("UPDATE app.t SET v = 'held' WHERE id = 3")
@@ -164,8 +164,8 @@ def test_a_lock_that_stays_is_given_up_after_bounded_tries(server: MariaDb, targ
     assert_whole(server)
 
 
-def test_a_killed_server_is_continued(server: MariaDb, target: Target) -> None:
-    # Durable on the target's side too: what was committed is there, what was not is not
+def test_killed_server_is_resumed_exactly_once(server: MariaDb, target: Target) -> None:
+    # The target is durable too: it keeps what was committed and nothing else
     def die(restart: Callable[[], object]) -> Callable[[], None]:
         def act() -> None:
             server.kill9()
@@ -179,8 +179,8 @@ def test_a_killed_server_is_continued(server: MariaDb, target: Target) -> None:
     assert_whole(server)
 
 
-def test_the_open_window_can_be_asked_for(target: Target) -> None:
-    # R-16: plan and compact take the window left open before any other
+def test_open_window_can_be_read(target: Target) -> None:
+    # R-16: plan and compact take the open window before any other
     assert read_position(target, "shop", 0).window is None
     with pytest.raises(Crash):
         apply(target, window(), at("opened", 1, crash))
@@ -189,7 +189,7 @@ def test_the_open_window_can_be_asked_for(target: Target) -> None:
     assert read_position(target, "shop", 0).window is None
 
 
-def test_a_slow_link_costs_per_batch(server: MariaDb, target: Target) -> None:
+def test_cost_of_a_slow_link_is_per_batch(server: MariaDb, target: Target) -> None:
     # S0-03: 10,000 rows in batches of 100 over a link with a delay
     big = Window(0, 100)
     for start in range(0, 10_000, 100):

@@ -1,4 +1,4 @@
-"""Whether a window is still to be applied, and what the run that opens it or takes it up finds on the target."""
+"""Whether a window still has to be applied, and what a run checks when it opens or resumes the window."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def crash() -> None:
     raise Crash
 
 
-def tables_like(server: MariaDb, name: str) -> list[tuple[str]]:
+def find_tables(server: MariaDb, name: str) -> list[tuple[str]]:
     return rows(server, "SELECT table_name FROM information_schema.tables WHERE table_name = %s", (name,))
 
 
-def test_a_checkpoint_that_another_tool_has_moved_past_the_window_needs_no_row_of_ours(target: Target) -> None:
-    # R-01: a drainer's checkpoint, and no window of Binlake ever
+def test_checkpoint_moved_past_the_window_by_another_tool_counts_as_applied(target: Target) -> None:
+    # R-01: a drainer's checkpoint, and no window of Binlake so far
     window = Window(100, 200).put((1, "a")).manifest()
     with closing(Session(target)) as session:
         create_tables(session, target.checkpoint_schema)
@@ -41,37 +41,35 @@ def test_a_checkpoint_that_another_tool_has_moved_past_the_window_needs_no_row_o
             assert is_window_applied(session, target.checkpoint_schema, window) is applied
 
 
-def test_a_window_that_ends_with_a_ddl_is_open_until_its_last_segment_is_applied(
-    server: MariaDb, target: Target
-) -> None:
+def test_window_ending_with_a_ddl_is_open_until_its_last_segment_is_applied(server: MariaDb, target: Target) -> None:
     # R-01: the DDL has moved the checkpoint to hi
     window = Window(100, 200).ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")]).log("behind")
     with pytest.raises(Crash):
         apply(target, window, at("ddl_done", 1, crash))
-    # Another window that ends before it was applied long ago, whatever is open now.
+    # An earlier window counts as applied even while this one is open.
     assert apply(target, Window(50, 100).put((1, "old"))).state == "already"
     assert apply(target, window).state == "applied"
     assert rows(server, "SELECT line FROM app.log") == [("behind",)]
     assert rows(server, "SELECT checkPoint LIKE '%%\"consistent\":true%%' FROM tidb_binlog.checkpoint") == [(1,)]
 
 
-def ordered(window: Window) -> Window:
-    """The window as derived for mode ordered: every batch is of that phase."""
+def derive_ordered(window: Window) -> Window:
+    """The window as convert derives it for mode ordered: every batch is of phase ORDERED."""
     numbered = enumerate(window.written)
     window.written = [replace(batch, phase=Phase.ORDERED, batch=n, round=n, whole_ts=0) for n, batch in numbered]
     window.plans = [replace(plan, ordered=True) for plan in window.plans]
     return window
 
 
-def as_is(window: Window) -> Window:
+def derive_unchanged(window: Window) -> Window:
     return window
 
 
-@pytest.mark.parametrize("derived", [as_is, ordered])
-def test_an_open_window_whose_ledger_lacks_a_batch_of_a_segment_passed_is_refused(
+@pytest.mark.parametrize("derived", [derive_unchanged, derive_ordered])
+def test_open_window_with_a_gap_in_its_ledger_is_refused(
     server: MariaDb, target: Target, derived: Callable[[Window], Window]
 ) -> None:
-    # R-61: a copy with a gap took the target's place between two runs
+    # R-61: a copy with a gap replaced the target between two runs
     window = Window(100, 300).log("one").log("two").ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")])
     window = derived(window.log("three"))
     with pytest.raises(Crash):
@@ -89,13 +87,13 @@ def test_an_open_window_whose_ledger_lacks_a_batch_of_a_segment_passed_is_refuse
     assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("one",), ("three",), ("two",)]
 
 
-def test_what_an_open_window_has_copied_is_kept_for_it_and_gone_with_the_next(server: MariaDb, target: Target) -> None:
-    # R-12: a run that takes the window up reads the values from before its first write
+def test_copied_values_stay_for_the_open_window_and_go_with_the_next(server: MariaDb, target: Target) -> None:
+    # R-12: a run that resumes the window reads the values from before its first write
     copy, window = f"{copy_prefix(NAME)}t", Window(100, 200).put((1, "a"))
     with pytest.raises(Crash):
         apply(target, window, at("opened", 1, crash))
     execute(server, f"CREATE TABLE tidb_binlog.{copy} (id INT)")
     apply(target, window)
-    assert tables_like(server, copy)
+    assert find_tables(server, copy)
     apply(target, Window(200, 300))
-    assert not tables_like(server, copy)
+    assert not find_tables(server, copy)

@@ -1,4 +1,6 @@
-"""Mode ordered: every change in commit order over many connections, exactly once, with a checkpoint that never lies."""
+"""Mode ordered: every change in commit order over many connections, exactly once, with a checkpoint that is always
+true.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.rowhistory import KEYED, History, plan
@@ -35,7 +37,7 @@ SMALL = PlanOptions(workers=4, limits=BatchLimits(rows=3), round_rows=12)
 
 @pytest.fixture
 def ordered(target: Target, server: MariaDb, monkeypatch: pytest.MonkeyPatch) -> Target:
-    """The target with the tables of the histories, four connections, and a checkpoint that moves at every chance."""
+    """The target with the histories' tables, four connections, and a checkpoint that moves as often as possible."""
     monkeypatch.setattr(ordered_mode, "CHECKPOINT_S", 0.0)
     execute(
         server,
@@ -70,9 +72,7 @@ def checkpoint(server: MariaDb) -> tuple[int, bool]:
 
 @pytest.mark.parametrize("safe", [False, True])
 @pytest.mark.parametrize("multiple_rows", [False, True])
-def test_the_target_ends_as_serial_execution_would(
-    server: MariaDb, ordered: Target, safe: bool, multiple_rows: bool
-) -> None:
+def test_result_equals_serial_execution(server: MariaDb, ordered: Target, safe: bool, multiple_rows: bool) -> None:
     # S3-20, S4-21, R-36: swaps of unique values, moved keys, delete and insert, equal rows without a key
     for seed, strategy in enumerate(("causality", "flush")):
         execute(server, "DELETE FROM d.t", "DELETE FROM d.log", "DROP DATABASE IF EXISTS tidb_binlog")
@@ -93,12 +93,12 @@ STEPS = [
 
 @pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize(("step", "number"), STEPS)
-def test_a_killed_process_is_continued_exactly(server: MariaDb, ordered: Target, step: str, number: int) -> None:
-    # S3-20, R-17, invariant 9: kill -9 inside and between the transactions of several connections; plain forms
+def test_killed_process_is_resumed_exactly_once(server: MariaDb, ordered: Target, step: str, number: int) -> None:
+    # S3-20, R-17, invariant 9: kill -9 in and between the transactions of several connections; plain forms
     history = History(7, 60)
     found = window(plan(history.events, SMALL))
     pid = apply_ordered_in_child(ordered, found, at(step, number, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     if step != "closed":
         assert checkpoint(server)[1] is False
     apply(ordered, found)
@@ -108,7 +108,7 @@ def test_a_killed_process_is_continued_exactly(server: MariaDb, ordered: Target,
 
 @pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize("seed", range(3))
-def test_random_crashes_of_connections_lose_and_double_nothing(server: MariaDb, ordered: Target, seed: int) -> None:
+def test_random_crashes_neither_lose_nor_duplicate_rows(server: MariaDb, ordered: Target, seed: int) -> None:
     # S4-36
     chance, history = random.Random(seed), History(seed + 20, 40)
     found = window(plan(history.events, SMALL))
@@ -123,8 +123,8 @@ def test_random_crashes_of_connections_lose_and_double_nothing(server: MariaDb, 
 
 
 @pytest.mark.parametrize("lose", ["request", "answer"])
-def test_a_connection_lost_at_commit_is_looked_at(server: MariaDb, ordered: Target, lose: str) -> None:
-    # R-61: of a worker's batch, and of the checkpoint between two rounds
+def test_lost_commit_is_checked_and_not_repeated(server: MariaDb, ordered: Target, lose: str) -> None:
+    # R-61: COMMITs of a worker's batch, and of the checkpoint between two rounds
     history = History(3, 25)
     found = window(plan(history.events, SMALL))
     for commit in (4, 6, 9):
@@ -135,8 +135,8 @@ def test_a_connection_lost_at_commit_is_looked_at(server: MariaDb, ordered: Targ
         assert_model(server, history)
 
 
-def test_the_checkpoint_moves_over_whole_transactions_only(server: MariaDb, ordered: Target) -> None:
-    # S0-72, S3-05, S4-33: at every moment, what the checkpoint says is downstream is downstream
+def test_checkpoint_moves_over_whole_transactions_only(server: MariaDb, ordered: Target) -> None:
+    # S0-72, S3-05, S4-33: at any time, everything up to the checkpoint is on the target
     history = History(11, 50)
     batches = plan(history.events, SMALL)
     seen: list[int] = []
@@ -158,7 +158,7 @@ def insert(key: int, commit_ts: int = 1) -> tuple[object, RowEvent]:
     return KEYED, RowEvent(commit_ts, 0, key, "insert", None, {"id": str(key), "u": None, "v": None})
 
 
-def test_groups_run_side_by_side_and_a_group_in_order(server: MariaDb, ordered: Target) -> None:
+def test_unrelated_groups_run_in_parallel(server: MariaDb, ordered: Target) -> None:
     # S4-15: two unrelated groups are open at once
     together = threading.Barrier(2, timeout=120)
     options = PlanOptions(workers=2, limits=BatchLimits(rows=1))
@@ -168,8 +168,8 @@ def test_groups_run_side_by_side_and_a_group_in_order(server: MariaDb, ordered: 
     assert rows(server, "SELECT COUNT(*) FROM d.t") == [(2,)]
 
 
-def test_a_refused_row_leaves_the_checkpoint_before_it(server: MariaDb, ordered: Target) -> None:
-    # S0-72: rows of later transactions may be there; the rerun after the fix completes
+def test_refused_row_leaves_the_checkpoint_before_it(server: MariaDb, ordered: Target) -> None:
+    # S0-72: rows of later transactions may be on the target; after the fix a rerun completes the window
     options = PlanOptions(workers=2, limits=BatchLimits(rows=2), round_rows=2)
     batches = plan([insert(n, n) for n in range(1, 9)], options)
     execute(server, "INSERT INTO d.t VALUES (5, NULL, NULL)")
@@ -182,7 +182,7 @@ def test_a_refused_row_leaves_the_checkpoint_before_it(server: MariaDb, ordered:
     assert rows(server, "SELECT COUNT(*) FROM d.t") == [(8,)]
 
 
-def test_a_keyless_delete_that_finds_nothing_is_noticed(ordered: Target) -> None:
+def test_keyless_delete_without_a_match_is_detected(ordered: Target) -> None:
     # R-44
     lines = table("log", col("line"), col("n"))
     events = [(lines, RowEvent(1, 0, 0, "delete", {"line": "7", "n": None}, None))]
@@ -216,7 +216,7 @@ def _values_shown() -> Iterator[None]:
         ([delete(7)], "`id` = 7", "470548480001835009"),
     ],
 )
-def test_a_change_that_finds_no_row_outside_safe_mode_names_it(
+def test_change_without_a_matching_row_names_the_row_outside_safe_mode(
     server: MariaDb, ordered: Target, events: list[Any], row: str, commit_ts: str, multiple_rows: bool
 ) -> None:
     execute(server, "INSERT INTO d.t VALUES (1, NULL, 1)")
@@ -226,24 +226,24 @@ def test_a_change_that_finds_no_row_outside_safe_mode_names_it(
     where = stopped.value.where
     assert (where["table"], where["row"], where["commit_ts"]) == ("d.t", row, commit_ts)
     execute(server, "DROP DATABASE tidb_binlog")
-    # In safe mode a row that is not there is one that came ahead, or has gone already.
+    # In safe mode a missing row was changed already by an earlier delivery.
     apply(ordered, window(plan(events, options, safe=True), 0, 1 << 60))
 
 
-def test_deletes_of_several_rows_name_all_when_one_is_missing(server: MariaDb, ordered: Target) -> None:
+def test_multi_row_delete_with_a_missing_row_names_all_its_rows(server: MariaDb, ordered: Target) -> None:
     execute(server, "INSERT INTO d.t VALUES (1, NULL, 1)")
     batches = plan([delete(1, 5), delete(7, 6)], replace(SMALL, multiple_rows=True, workers=1))
     with pytest.raises(TargetRefused, match="touched 1 rows instead of 2") as stopped:
         apply(ordered, window(batches))
-    # Its commit_ts leads to the row; values are logged on demand only.
+    # The commit_ts identifies the row; values are logged only on demand.
     assert stopped.value.where["row"] == "(`id` = ?) OR (`id` = ?)"
     assert "7" not in stopped.value.where["statement"]
     assert stopped.value.where["commit_ts"] == "5 to 6"
     assert rows(server, "SELECT id FROM d.t") == [(1,)]
 
 
-def test_an_update_that_leaves_the_row_as_it_was_finds_it(server: MariaDb, ordered: Target) -> None:
-    # Servers count changed rows unless they are asked for those that were found.
+def test_update_that_changes_nothing_counts_as_found(server: MariaDb, ordered: Target) -> None:
+    # By default, servers count changed rows; the session asks them to count matched rows.
     execute(server, "INSERT INTO d.t VALUES (1, NULL, 1)", "INSERT INTO d.log VALUES (3, 3)")
     same = RowEvent(2, 0, 1, "update", {"line": "3", "n": "3"}, {"line": "3", "n": "3"})
     apply(ordered, window(plan([update((1, 1), (1, 1), 2), (table("log", col("line"), col("n")), same)], SMALL)))
@@ -257,8 +257,8 @@ def test_batches_out_of_order_are_refused(ordered: Target) -> None:
         apply(ordered, window(batches[::-1]))
 
 
-def test_the_documents_example_runs_clean(server: MariaDb, ordered: Target) -> None:
-    # S0-21, S0-22: the six changes in their order, plain forms, on MariaDB
+def test_example_of_the_documents_gives_the_documented_rows(server: MariaDb, ordered: Target) -> None:
+    # S0-21, S0-22: the six changes in order, in plain forms, on MariaDB
     execute(server, "CREATE TABLE d.test (id INT PRIMARY KEY, name INT)")
     test = table("test", col("id"), col("name"), keys=(primary("id"),))
     images: list[tuple[tuple[int, int] | None, tuple[int, int] | None]] = [
@@ -278,7 +278,7 @@ def test_the_documents_example_runs_clean(server: MariaDb, ordered: Target) -> N
     assert rows(server, "SELECT * FROM d.test ORDER BY id") == [(1, 12), (2, 12)]
 
 
-def test_the_itest_example_under_slow_workers(server: MariaDb, ordered: Target) -> None:
+def test_itest_example_gives_the_same_rows_with_slow_workers(server: MariaDb, ordered: Target) -> None:
     # S0-69, S4-16: ends as {(4, 15), (5, 14)} whichever connection is slow
     itest = table("itest", col("id"), col("age"), keys=(primary("id"),))
     history = [((3, 2), (4, 15)), ((2, 1), (5, 14)), ((3, 2), None)]
@@ -296,12 +296,12 @@ def test_the_itest_example_under_slow_workers(server: MariaDb, ordered: Target) 
             "INSERT INTO d.itest VALUES (2, 1), (3, 2)",
         )
         options = PlanOptions(workers=4, limits=BatchLimits(rows=1), strategy=strategy)
-        # Safe: the article's row (3, 2) goes after it has moved.
+        # Safe mode: the article deletes the row (3, 2) after it has moved.
         apply(ordered, window(plan(events, options, safe=True)), at("batch", 1, lambda: time.sleep(0.1)))
         assert rows(server, "SELECT * FROM d.itest ORDER BY id") == [(4, 15), (5, 14)]
 
 
-def test_statements_of_another_mode_are_applied_as_they_were_derived(ordered: Target) -> None:
+def test_statements_derived_for_another_mode_are_applied_as_derived(ordered: Target) -> None:
     # R-62: the configuration changed between convert and finalize
     assert apply(ordered, Window(0, 1).put((1, "a"))).modes == {"atomic": 1}
     found = window(plan([insert(1)], SMALL), 1, 2)

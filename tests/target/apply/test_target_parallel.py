@@ -1,6 +1,6 @@
-"""The parallel mode: many connections and transactions, and still exactly once, in two phases, under one fence.
+"""Mode parallel: many connections and transactions, but still exactly once, in two phases, under one fence.
 
-Each test named in a comment `Mutant:` was seen to fail with that change made to the code.
+A comment `Mutant:` names a change to the code with which the test was seen to fail.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pymysql
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import (
@@ -45,12 +45,12 @@ LEDGER = "tidb_binlog.binlake_ledger"
 
 @pytest.fixture
 def parallel(target: Target) -> Target:
-    """The target in parallel mode, three connections."""
+    """The target in mode parallel with three connections."""
     return target.model_copy(update={"mode": "parallel", "worker_count": 3})
 
 
 def window() -> Window:
-    """Two segments, keyed and keyless rows, presence checks before a DDL: what is doubled, lost or hung shows."""
+    """Two segments, keyed and keyless rows, presence checks before a DDL: reveals duplicates, losses and deadlocks."""
     found = Window(100, 300).put((1, "a"), (2, "b"), verify=True).log("one", "two", "two").put((3, "c"), verify=True)
     found.ddl(200, "ALTER TABLE t ADD COLUMN w INT DEFAULT 5", [("app", "t")], repeatable=False)
     return found.delete(1).unlog("two").put((2, "B"), verify=True).log("three")
@@ -73,14 +73,14 @@ def checkpoint(server: MariaDb) -> tuple[int, bool]:
     )[0]
 
 
-def used(server: MariaDb) -> list[int]:
-    """Transactions that each connection of the workers proved."""
+def count_transactions(server: MariaDb) -> list[int]:
+    """The number of transactions that each worker connection has proved."""
     found = rows(server, "SELECT val FROM tidb_binlog.binlake_fence WHERE worker > 0 AND val > 0 ORDER BY worker")
     return [int(val) for (val,) in found]
 
 
 @pytest.mark.soak_on("mysql")
-def test_batches_run_on_all_connections_each_in_its_own_transaction(server: MariaDb, parallel: Target) -> None:
+def test_each_batch_is_one_transaction_on_one_of_all_connections(server: MariaDb, parallel: Target) -> None:
     # S3-01, S0-65, S0-66: three transactions are open at once; readers see consistent=false until the end (S3-05)
     together, seen = threading.Barrier(3, timeout=120), []
     big = Window(0, 100)
@@ -94,25 +94,25 @@ def test_batches_run_on_all_connections_each_in_its_own_transaction(server: Mari
 
     result = apply(parallel, big, hook)
     assert (result.rows, result.batches, result.modes) == (900, 9, {"parallel": 1})
-    assert used(server) == [3, 3, 3]
+    assert count_transactions(server) == [3, 3, 3]
     assert set(seen) == {("0", 0)}
     assert checkpoint(server) == ("100", 1)
     assert rows(server, f"SELECT COUNT(*), MAX(atomic) FROM {LEDGER}") == [(9, 0)]
     assert apply(parallel, big).state == "already"
 
 
-def test_one_upstream_transaction_is_one_downstream_only_in_atomic_mode(server: MariaDb, target: Target) -> None:
-    # S3-01, R-30: the ledger says which it was
+def test_source_transaction_stays_whole_only_in_atomic_mode(server: MariaDb, target: Target) -> None:
+    # S3-01, R-30: the ledger says which mode was used
     apply(target.model_copy(update={"mode": "atomic"}), Window(0, 1).put((1, "a")).put((2, "b")))
-    assert used(server) == []
+    assert count_transactions(server) == []
     assert rows(server, f"SELECT COUNT(*), MIN(atomic) FROM {LEDGER}") == [(2, 1)]
 
 
 @pytest.mark.parametrize("limits", [{"max_segment_rows": 2}, {"max_segment_bytes": 80}])
-def test_auto_is_atomic_up_to_the_limit_and_says_what_it_did(
+def test_auto_mode_is_atomic_up_to_the_limit_and_reports_the_mode(
     server: MariaDb, target: Target, limits: dict[str, int]
 ) -> None:
-    # R-30: never a silent fall-back
+    # R-30: no silent fallback
     auto = target.model_copy(update={"mode": "auto", **limits})
     found = Window(0, 300).put((1, "a"))
     found.ddl(200, "ALTER TABLE t ADD COLUMN w INT DEFAULT 5", [("app", "t")]).put((2, "b")).put((3, "c"), (4, "d"))
@@ -124,7 +124,7 @@ def test_auto_is_atomic_up_to_the_limit_and_says_what_it_did(
 
 
 class Watching(Window):
-    """Notes how much of phase 1 is stored when phase 2 is first asked for."""
+    """Records how much of phase 1 is stored when phase 2 is first requested."""
 
     def __init__(self, server: MariaDb, of: Window) -> None:
         super().__init__(of.lo, of.hi, of.plans, of.written)
@@ -143,7 +143,7 @@ def test_deletes_are_stored_before_the_first_write(server: MariaDb, parallel: Ta
     apply(parallel, Window(0, 1).put(*((key, f"old{key}") for key in range(1, 6))))
     moves = Window(1, 2)
     for key in range(1, 6):
-        # The value of a row that goes is taken by one that comes; the same key goes and comes.
+        # A new row takes the unique value of a deleted row, and one key is deleted and inserted.
         moves.delete(key).put((key + 5, f"old{key}"), verify=True)
     moves.statement("DELETE FROM app.t WHERE id = 9", Phase.DELETE)
     watching = Watching(server, moves)
@@ -152,20 +152,20 @@ def test_deletes_are_stored_before_the_first_write(server: MariaDb, parallel: Ta
     assert rows(server, "SELECT id, v FROM app.t ORDER BY id") == [(key + 5, f"old{key}") for key in range(1, 6)]
 
 
-def test_a_written_key_that_is_gone_fails_the_segment(server: MariaDb, parallel: Target) -> None:
+def test_missing_written_key_fails_the_segment(server: MariaDb, parallel: Target) -> None:
     # R-13. Mutant: `each(presence.groups…)` removed from parallel.apply_rows
     execute(server, "ALTER TABLE app.t ADD UNIQUE (v)")
     lost = Window(0, 1).put((1, "same"), verify=True).put((2, "same"), verify=True)
     with pytest.raises(Drift, match="0 of 1 written rows are on the target"):
         apply(parallel, lost)
     assert checkpoint(server) == ("0", 0)
-    # A retry does no batch again, and looks again.
+    # A retry executes no batch again, but repeats the check.
     with pytest.raises(Drift):
         apply(parallel, lost)
-    assert sum(used(server)) == 2
+    assert sum(count_transactions(server)) == 2
 
 
-def test_statements_that_changed_after_they_were_applied_are_refused(server: MariaDb, parallel: Target) -> None:
+def test_statements_changed_after_their_application_are_refused(server: MariaDb, parallel: Target) -> None:
     # R-62. Mutant: the comparison of digests removed from progress.is_recorded
     found = Window(0, 10).put((1, "a")).statement("REPLACE INTO app.nowhere VALUES (1)")
     single = parallel.model_copy(update={"worker_count": 1})
@@ -200,10 +200,10 @@ STEPS = [
 
 @pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize(("step", "number"), STEPS)
-def test_a_killed_process_is_continued_exactly(server: MariaDb, parallel: Target, step: str, number: int) -> None:
+def test_killed_process_is_resumed_exactly_once(server: MariaDb, parallel: Target, step: str, number: int) -> None:
     # R-17, S3-20, invariant 9: kill -9 around every kind of transaction, several in flight; the keyless table is exact
     pid = apply_in_child(parallel, window(), at(step, number, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     assert checkpoint(server)[1] == (number == 12 and step == "after_commit") if step != "opened" else True
     apply(parallel, window())
     assert_whole(server)
@@ -211,8 +211,8 @@ def test_a_killed_process_is_continued_exactly(server: MariaDb, parallel: Target
 
 @pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_window_in_any_mode_with_random_crashes(server: MariaDb, target: Target, seed: int) -> None:
-    # S4-36, S4-48, R-17: a window begun in one mode may be finished in another
+def test_window_is_exact_in_any_mix_of_modes_with_random_crashes(server: MariaDb, target: Target, seed: int) -> None:
+    # S4-36, S4-48, R-17: a window started in one mode may be finished in another
     chance = random.Random(seed)
     hook = crashing(chance, 0.12)
     delivered = 0
@@ -228,21 +228,21 @@ def test_the_same_window_in_any_mode_with_random_crashes(server: MariaDb, target
 
 @pytest.mark.parametrize("lose", ["request", "answer"])
 @pytest.mark.parametrize("commit", [3, 5, 6, 11])
-def test_a_connection_lost_at_commit_is_looked_at(server: MariaDb, parallel: Target, commit: int, lose: str) -> None:
-    # R-61: whichever batch it is. Mutant: `_is_stored` of a batch says no
+def test_lost_commit_is_checked_and_not_repeated(server: MariaDb, parallel: Target, commit: int, lose: str) -> None:
+    # R-61: whichever batch it is. Mutant: `_is_stored` of a batch returns False
     with CuttingProxy(parallel.host, parallel.port, at=commit, lose=lose) as proxy:
         through = parallel.model_copy(update={"port": proxy.port, "worker_count": 2})
-        # The proof before a DDL is not repeated within a run.
+        # A run does not repeat the proof before a DDL.
         apply_in_runs(through, window)
         assert proxy.cuts == 1
     apply(parallel, window())
     assert_whole(server)
 
 
-def test_only_a_connection_that_a_take_over_can_end_holds_the_fence(
+def test_fence_is_held_only_by_connections_that_a_takeover_can_end(
     server: MariaDb, parallel: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # R-02: a process that is stopped there would hold a take-over until the server's lock timeout, again and again
+    # R-02: a process stopped while it holds the fence would block each takeover until the server's lock timeout
     real, unnamed, named = Fence.prove, [], []
 
     def prove(self: Fence, session: Session) -> int:
@@ -264,8 +264,8 @@ def test_only_a_connection_that_a_take_over_can_end_holds_the_fence(
     assert_whole(server)
 
 
-def test_who_was_taken_over_writes_no_further_batch(server: MariaDb, parallel: Target) -> None:
-    # R-02: its sessions were not ended (a proxy hides them). Mutant: fence.prove removed from FencedWriter
+def test_process_taken_over_writes_no_further_batch(server: MariaDb, parallel: Target) -> None:
+    # R-02: the takeover did not end its sessions (a proxy hides them). Mutant: fence.prove removed from FencedWriter
     def taken_over() -> None:
         execute(server, "UPDATE tidb_binlog.binlake_fence SET epoch = epoch + 1")
 
@@ -277,8 +277,8 @@ def test_who_was_taken_over_writes_no_further_batch(server: MariaDb, parallel: T
     assert len(rows(server, "SELECT line FROM app.log")) == 3
 
 
-def test_a_take_over_waits_for_every_connections_transaction(server: MariaDb, parallel: Target) -> None:
-    # R-02: the claim raises the epoch in the rows of all workers, so each of them must be free
+def test_takeover_waits_for_the_transactions_of_all_connections(server: MariaDb, parallel: Target) -> None:
+    # R-02: the claim raises the epoch in the rows of all workers, so no worker may hold a lock on its row
     one, two, three = Session(parallel), Session(parallel), Session(parallel)
     create_tables(one, "tidb_binlog")
     fence = take_fence(one, parallel, NAME)
@@ -301,18 +301,18 @@ def test_a_take_over_waits_for_every_connections_transaction(server: MariaDb, pa
         session.close()
 
 
-def test_a_take_over_ends_the_sessions_of_all_workers(server: MariaDb, parallel: Target) -> None:
-    # R-02: a stopped process holds transactions open on every connection
+def test_takeover_ends_the_sessions_of_all_workers(server: MariaDb, parallel: Target) -> None:
+    # R-02: a stopped process keeps transactions open on every connection
     stopped = apply_in_child(parallel, window(), at("batch", 2, signal_me(signal.SIGSTOP)))
     wait_until(lambda: is_stopped(stopped), 60)
     execute(server, "UPDATE tidb_binlog.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
     apply(parallel, window())
     os.kill(stopped, signal.SIGCONT)
-    assert ended(stopped) == 1
+    assert wait_for_exit(stopped) == 1
     assert_whole(server)
 
 
-def test_a_deadlock_repeats_the_one_batch(server: MariaDb, parallel: Target) -> None:
+def test_deadlock_repeats_only_the_affected_batch(server: MariaDb, parallel: Target) -> None:
     # R-38: the batch holds row 1 and waits for row 50; the other holds row 50, asks for row 1, and weighs more
     execute(server, f"INSERT INTO app.t VALUES {', '.join(f'({key}, 0)' for key in range(1, 200))}")
     execute(server, "DROP TABLE IF EXISTS app.heavy", "CREATE TABLE app.heavy (a INT)")
@@ -329,10 +329,10 @@ def test_a_deadlock_repeats_the_one_batch(server: MariaDb, parallel: Target) -> 
     applying = threading.Thread(target=lambda: apply(parallel, found, tried.append))
     applying.start()
     try:
-        # The server keeps its answer as long as it is asked more often than every 0.1 s.
+        # The server caches this answer as long as it is queried more often than every 0.1 s.
         waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
         wait_until(lambda: rows(server, waits) == [(1,)], 60, every=0.25)
-        # Whoever is the victim, the batch is stored once, after the other.
+        # Whichever transaction is the victim, the batch is stored once, after the other.
         cursor.execute("UPDATE app.t SET v = 'other' WHERE id = 1")
         other.commit()
     finally:
@@ -340,11 +340,11 @@ def test_a_deadlock_repeats_the_one_batch(server: MariaDb, parallel: Target) -> 
         applying.join(180)
     assert rows(server, "SELECT v FROM app.t WHERE id IN (1, 50)") == [("x",), ("y",)]
     assert rows(server, "SELECT line FROM app.log") == [("keyless",)]
-    assert sum(used(server)) == 2
+    assert sum(count_transactions(server)) == 2
 
 
 @pytest.mark.soak_on("mysql")
-def test_a_lock_that_stays_fails_the_run_and_leaves_the_checkpoint(server: MariaDb, parallel: Target) -> None:
+def test_permanent_lock_fails_the_run_and_leaves_the_checkpoint(server: MariaDb, parallel: Target) -> None:
     execute(server, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 0")
     other = server.connect(autocommit=False)
     other.cursor().execute("UPDATE app.t SET v = 'held' WHERE id = 3")
@@ -359,8 +359,8 @@ def test_a_lock_that_stays_fails_the_run_and_leaves_the_checkpoint(server: Maria
     assert_whole(server)
 
 
-def test_a_refused_batch_stops_all_and_leaves_the_checkpoint(server: MariaDb, parallel: Target) -> None:
-    # S0-72: other tables' rows may be there; the rerun after the fix completes
+def test_refused_batch_stops_all_workers_and_leaves_the_checkpoint(server: MariaDb, parallel: Target) -> None:
+    # S0-72: rows of other tables may be on the target; after the fix a rerun completes the window
     found = Window(0, 10).log("x").put((1, "b" * 30)).log("y")
     with pytest.raises(TargetRefused, match="too long"):
         apply(parallel, found)
@@ -371,8 +371,8 @@ def test_a_refused_batch_stops_all_and_leaves_the_checkpoint(server: MariaDb, pa
     assert checkpoint(server) == ("10", 1)
 
 
-def test_a_source_that_breaks_off_is_an_error_not_an_end(server: MariaDb, parallel: Target) -> None:
-    # R-62: a batch that cannot be read or is not the pinned one stops the segment
+def test_error_while_reading_batches_fails_the_segment(server: MariaDb, parallel: Target) -> None:
+    # R-62: a batch that cannot be read, or is not the pinned one, stops the segment
     class Broken(Window):
         def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
             yield from super().batches(segment, phase)
@@ -385,19 +385,19 @@ def test_a_source_that_breaks_off_is_an_error_not_an_end(server: MariaDb, parall
     assert checkpoint(server) == ("0", 0)
 
 
-def test_sigterm_lets_batches_end_and_frees_the_lease(server: MariaDb, parallel: Target) -> None:
-    # R-60, S4-34, S4-35: what was begun is stored whole, the rest is left
+def test_sigterm_completes_running_batches_and_releases_the_lease(server: MariaDb, parallel: Target) -> None:
+    # R-60, S4-34, S4-35: running batches are stored whole, the others are not started
     pid = apply_in_child(parallel, window(), at("batch", 1, signal_me(signal.SIGTERM)))
-    assert ended(pid) == 1
+    assert wait_for_exit(pid) == 1
     assert rows(server, "SELECT owner FROM tidb_binlog.binlake_lease") == [("",)]
-    # Which segment it is depends on when the main thread, which takes signals, has its turn.
+    # The segment depends on when the main thread, which handles signals, gets to run.
     assert rows(server, "SELECT exit_ts, open_lo FROM tidb_binlog.binlake_progress") == [(300, 100)]
     apply(parallel, window())
     assert_whole(server)
 
 
-def test_a_server_killed_within_a_commit_is_continued(server: MariaDb, parallel: Target) -> None:
-    # What was committed is there, what was not is not, and nobody guesses
+def test_server_killed_within_a_commit_is_resumed_exactly_once(server: MariaDb, parallel: Target) -> None:
+    # The server has what was committed and nothing else, and the next run looks it up
     def die() -> None:
         server.kill9()
         server.restart()

@@ -1,4 +1,4 @@
-"""Where a target stands is read without writing, in the original's form, by people and programs alike."""
+"""The target's position is read without writes, in the original's form, for people and programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def insert_by_hand(server: MariaDb, *clusters: int) -> None:
     )
 
 
-def test_the_articles_row_is_read_exactly(server: MariaDb, target: Target) -> None:
+def test_articles_checkpoint_row_is_read_exactly(server: MariaDb, target: Target) -> None:
     # S3-06
     insert_by_hand(server, CLUSTER)
     found = read_checkpoint(replication(target), CLUSTER)
@@ -48,7 +48,7 @@ def test_the_articles_row_is_read_exactly(server: MariaDb, target: Target) -> No
     assert read_checkpoint_ts(replication(target), CLUSTER) == 414529105591271429
 
 
-def test_nothing_there_is_none(server: MariaDb, target: Target) -> None:
+def test_missing_checkpoint_is_read_as_none(server: MariaDb, target: Target) -> None:
     assert read_checkpoint_ts(replication(None), CLUSTER) is None
     assert read_checkpoint_ts(replication(target), CLUSTER) is None
     position = read_position(target, NAME, CLUSTER)
@@ -60,7 +60,7 @@ def test_nothing_there_is_none(server: MariaDb, target: Target) -> None:
     assert rows(server, "SHOW TABLES IN tidb_binlog") == [("checkpoint",)]
 
 
-def test_cluster_0_means_the_only_row(server: MariaDb, target: Target) -> None:
+def test_cluster_id_0_selects_the_only_row(server: MariaDb, target: Target) -> None:
     # tidb-binlog 5.8
     insert_by_hand(server, CLUSTER)
     assert read_checkpoint_ts(replication(target), 0) == 414529105591271429
@@ -69,14 +69,14 @@ def test_cluster_0_means_the_only_row(server: MariaDb, target: Target) -> None:
         read_checkpoint_ts(replication(target), 0)
 
 
-def test_a_damaged_row_is_named(server: MariaDb, target: Target) -> None:
+def test_damaged_checkpoint_row_is_reported(server: MariaDb, target: Target) -> None:
     insert_by_hand(server, CLUSTER)
     execute(server, "UPDATE tidb_binlog.checkpoint SET checkPoint = 'nonsense'")
     with pytest.raises(CheckpointConflict, match="nonsense"):
         read_checkpoint_ts(replication(target), CLUSTER)
 
 
-def test_a_target_that_is_down_is_not_a_target_without_a_checkpoint(target: Target) -> None:
+def test_unreachable_target_is_not_taken_for_one_without_a_checkpoint(target: Target) -> None:
     with pytest.raises(TargetUnavailable):
         read_checkpoint_ts(replication(target.model_copy(update={"port": 1})), CLUSTER)
 
@@ -86,8 +86,8 @@ def test_a_target_that_is_down_is_not_a_target_without_a_checkpoint(target: Targ
     st.booleans(),
     st.dictionaries(st.text(st.characters(categories=("L",)), min_size=1), st.integers(), max_size=3),
 )
-def test_unknown_keys_and_all_numbers_survive(ts: int, consistent: bool, more: dict[str, int]) -> None:
-    # S3-06: keys of a newer drainer stay
+def test_checkpoint_keeps_unknown_keys_and_large_numbers(ts: int, consistent: bool, more: dict[str, int]) -> None:
+    # S3-06: keys of a newer drainer are kept
     raw = {"consistent": consistent, "commitTS": ts, "ts-map": {"primary-ts": ts, "secondary-ts": 1}, "x": more}
     text = json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
     assert Checkpoint.from_json(text).to_json() == text
@@ -95,18 +95,18 @@ def test_unknown_keys_and_all_numbers_survive(ts: int, consistent: bool, more: d
 
 @pytest.fixture
 def file(tmp_path: Path, target: Target) -> Iterator[Path]:
-    """The replication's TOML."""
+    """The replication's TOML file."""
     path = tmp_path / "shop.toml"
     path.write_text(
         f'name = "{NAME}"\n[lake]\npath = "{tmp_path}"\n[target]\nhost = "{target.host}"\nport = {target.port}\n'
         f'user = "{target.user}"\ndb-type = "{target.db_type}"\n'
     )
     yield path
-    # The command line sends events to this test's stderr.
+    # Reset logging, because the command line directs events to this test's stderr.
     structlog.reset_defaults()
 
 
-def test_the_command_shows_timestamps_as_strings(
+def test_checkpoint_show_prints_timestamps_as_strings(
     target: Target, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     apply(target, Window(0, 414529105591271429).put((1, "a")))
@@ -121,7 +121,7 @@ def test_the_command_shows_timestamps_as_strings(
     assert "commit_ts       414529105591271429 (2020-02-10 02:50:45.621 UTC)" in capsys.readouterr().out
 
 
-def test_the_command_adopts_a_row_of_another_replication(
+def test_checkpoint_adopt_takes_over_another_replications_row(
     server: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R-23
@@ -135,7 +135,7 @@ def test_the_command_adopts_a_row_of_another_replication(
     assert apply(target, Window(1, 2).put((1, "b"))).state == "applied"
 
 
-def test_the_command_sets_the_place_of_a_restored_dump(
+def test_checkpoint_set_writes_the_position_of_a_restored_dump(
     target: Target, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # S4-02
@@ -145,7 +145,7 @@ def test_the_command_sets_the_place_of_a_restored_dump(
         assert main([*words, *more]) == 1
         assert why in capsys.readouterr().err
     words += ["--cluster-id", str(CLUSTER)]
-    for _ in range(2):  # the second time it is there
+    for _ in range(2):  # the second time it already exists
         assert main([*words, "--base", str(tmp_path)]) == 0
     assert read_checkpoint(replication(target), CLUSTER) == Checkpoint(420747102018863124, consistent=True)
     assert main([*words, "--base", "420747102018863125"]) == 1
@@ -154,7 +154,7 @@ def test_the_command_sets_the_place_of_a_restored_dump(
     assert apply(target, Window(lo, lo + 1).put((1, "a"))).state == "applied"
 
 
-def test_a_dump_of_mysql_has_no_commit_ts(
+def test_checkpoint_set_refuses_a_mysql_dump_without_commit_ts(
     target: Target, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "metadata").write_text("SHOW MASTER STATUS:\n\tLog: bin.000001\n\tPos: 4\n")
@@ -169,10 +169,10 @@ def _die(step: str) -> None:
         raise ConnectionAbortedError("power cut")
 
 
-def test_the_command_takes_the_place_of_a_replication_that_left_a_window_open(
+def test_checkpoint_adopt_closes_a_window_that_the_other_replication_left_open(
     server: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # R-16, R-23: its manifest is unknown to the one that adopts
+    # R-16, R-23: the adopting replication does not know its manifest
     apply(target, Window(0, 1).put((1, "a")))
     with pytest.raises(ConnectionAbortedError):
         apply(target, Window(1, 5).put((1, "b")), _die)
@@ -193,17 +193,19 @@ def test_the_command_takes_the_place_of_a_replication_that_left_a_window_open(
     assert rows(server, "SELECT v FROM app.t") == [("c",)]
 
 
-def test_a_segment_begun_in_parallel_mode_is_not_given_up(
+def test_checkpoint_adopt_refuses_a_segment_begun_in_parallel_mode(
     server: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # R-17: some of its batches are there, and only its ledger and manifest can finish it exactly
+    # R-17: some of its batches are applied, and only its ledger and manifest can finish it exactly
     def die(step: str) -> None:
         if step == "batch":
             raise ConnectionAbortedError("power cut")
 
     parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
     with pytest.raises(ConnectionAbortedError):
-        apply(parallel, Window(0, 5).put((1, "b")).log("x"), lambda step: die(step) if stored(server) else None)
+        apply(
+            parallel, Window(0, 5).put((1, "b")).log("x"), lambda step: die(step) if count_ledger_rows(server) else None
+        )
     for table in ("binlake_owner", "binlake_progress", "binlake_ledger"):
         execute(server, f"UPDATE tidb_binlog.{table} SET task = 'before'")
     adopt = ["checkpoint", "adopt", "--replication", str(file), "--cluster-id", str(CLUSTER), "--close-window"]
@@ -211,11 +213,11 @@ def test_a_segment_begun_in_parallel_mode_is_not_given_up(
     assert "in the middle of segment 0" in capsys.readouterr().err
 
 
-def stored(server: MariaDb) -> int:
+def count_ledger_rows(server: MariaDb) -> int:
     return len(rows(server, "SELECT 1 FROM tidb_binlog.binlake_ledger"))
 
 
-def test_the_own_open_window_comes_before_that_of_another(server: MariaDb, target: Target) -> None:
+def test_own_open_window_is_read_before_that_of_another_replication(server: MariaDb, target: Target) -> None:
     with pytest.raises(ConnectionAbortedError):
         apply(target, Window(1, 5).put((1, "b")), _die)
     execute(
@@ -224,19 +226,19 @@ def test_the_own_open_window_comes_before_that_of_another(server: MariaDb, targe
         f" ddl_state) VALUES ('a', {CLUSTER}, 7, 9, 'm', 0, 0, '')",
     )
     position = read_position(target, NAME, CLUSTER)
-    # Its form is in its manifest: no exit point is derived for another one.
+    # The open window's manifest fixes its statement forms, so no exit point is derived for a new one.
     assert (position.window, position.exit_ts) == ((1, 5), 0)
     opened = read_open_window(replication(target), CLUSTER)
     assert opened is not None
     assert (opened.replication, opened.window) == (NAME, (1, 5))
 
 
-def test_a_replication_without_a_sql_sink_has_no_open_window_and_no_table_aside() -> None:
+def test_replication_without_sql_sink_has_no_open_window_and_no_tables_aside() -> None:
     assert read_open_window(replication(None), CLUSTER) is None
     assert read_tables_aside(replication(None), CLUSTER) == []
 
 
-def test_the_tables_that_are_set_aside_are_listed(target: Target) -> None:
+def test_tables_set_aside_are_listed(target: Target) -> None:
     apply(target, Window(0, 100).put((1, "a")))
     assert read_tables_aside(replication(target), CLUSTER) == []
     set_aside(target, CLUSTER, NAME, [("app", "t"), ("app", "log")], "by hand", 0)
@@ -247,8 +249,8 @@ def test_the_tables_that_are_set_aside_are_listed(target: Target) -> None:
     ]
 
 
-def test_a_progress_that_cannot_be_read_is_not_taken_for_no_open_window(server: MariaDb, target: Target) -> None:
-    # R-16: a window before the open one would be planned
+def test_unreadable_progress_is_not_taken_for_no_open_window(server: MariaDb, target: Target) -> None:
+    # R-16: otherwise a window before the open one would be planned
     execute(server, "CREATE DATABASE tidb_binlog", "CREATE TABLE tidb_binlog.binlake_progress (task INT)")
     with pytest.raises(TargetRefused, match="open_lo"):
         read_position(target, NAME, CLUSTER)

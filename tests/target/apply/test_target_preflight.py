@@ -1,4 +1,4 @@
-"""Before anything is written: every difference is named with its table, what it costs, and what to do about it."""
+"""Before any write, preflight names each difference with its table, its consequence, and the remedy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def session(target: Target) -> Iterator[Session]:
 
 
 def report(session: Session, create: str, *tables: TableDef, **config: Any) -> TableReport:
-    """What is said of app.k, made by `create`."""
+    """Create app.k by `create`, and return its report."""
     session.execute(f"CREATE TABLE app.k ({create})")
     target = Target.model_validate({"db-type": dialect_of(session), **config})
     return preflight(session, target, tables or (source(),))[0]
@@ -50,7 +50,7 @@ def options(**found: Any) -> dict[str, Any]:
     return {"tables": [{"db-name": "app", "tbl-name": "k", **found}]}
 
 
-def test_a_table_that_is_alike(session: Session) -> None:
+def test_equal_table_is_reported_as_alike(session: Session) -> None:
     found = report(session, PLAIN)
     assert found == TableReport("app", "k", "alike")
     require_fit([found], {})
@@ -59,7 +59,7 @@ def test_a_table_that_is_alike(session: Session) -> None:
 @pytest.mark.parametrize(
     ("create", "refusal", "way"),
     [
-        # R-13: a unique key more loses rows, a coarser collation makes two keys one
+        # R-13: an additional unique key loses rows; a coarser collation makes two keys equal
         (f"{PLAIN}, UNIQUE (v)", "unique key (v) is the target's own", "alter the target"),
         (
             "id VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY, v VARCHAR(20)",
@@ -76,7 +76,9 @@ def test_a_table_that_is_alike(session: Session) -> None:
         ("id VARCHAR(9) PRIMARY KEY", "column v is missing: its values would be lost", "target.sync-mode = 2"),
     ],
 )
-def test_what_would_lose_rows_is_refused_with_the_way_on(session: Session, create: str, refusal: str, way: str) -> None:
+def test_table_that_would_lose_rows_is_refused_with_remedies(
+    session: Session, create: str, refusal: str, way: str
+) -> None:
     # R-13, S4-26, S4-46
     found = report(session, create)
     assert (found.verdict, found.refusals[0], way in found.ways[0]) == ("refused", refusal, True)
@@ -85,19 +87,19 @@ def test_what_would_lose_rows_is_refused_with_the_way_on(session: Session, creat
         require_fit([found], {"window": "0-1"})
 
 
-def test_an_opted_in_table_says_what_it_keeps(session: Session) -> None:
+def test_table_with_preserve_lists_its_own_columns(session: Session) -> None:
     found = report(session, f"{PLAIN}, Note INT DEFAULT 3", **options(preserve=True))
     assert (found.verdict, found.own, found.refusals, found.ways) == ("preserve", ("note",), (), ())
     require_fit([found], {})
 
 
-def test_sync_mode_2_says_what_it_leaves_out(session: Session) -> None:
+def test_sync_mode_2_lists_left_out_columns(session: Session) -> None:
     # tidb-binlog 5.10
     found = report(session, "id VARCHAR(9) PRIMARY KEY", **{"sync-mode": 2})
     assert (found.verdict, found.left_out) == ("partial", ("v",))
 
 
-def test_a_difference_is_accepted_in_its_own_words_and_no_other(session: Session) -> None:
+def test_difference_is_accepted_only_by_its_exact_text(session: Session) -> None:
     words = "column v is varchar(40), not varchar(20)"
     create = "id VARCHAR(9) PRIMARY KEY, v VARCHAR(40)"
     found = report(session, create, **options(accept=[words]))
@@ -107,14 +109,14 @@ def test_a_difference_is_accepted_in_its_own_words_and_no_other(session: Session
     assert preflight(session, target, [source()])[0].refusals == ("column v is varchar(30), not varchar(20)",)
 
 
-def test_mode_ordered_in_safe_mode_cannot_keep(session: Session) -> None:
+def test_mode_ordered_in_safe_mode_refuses_to_preserve_columns(session: Session) -> None:
     found = report(session, f"{PLAIN}, note INT", mode="ordered", **options(preserve=True))
     assert found.refusals == ("mode ordered with safe-mode = always would wipe the target's own columns",)
     assert found.ways[0] == "target.mode = atomic, parallel or auto; or safe-mode = auto"
 
 
-def test_triggers_and_cascades_are_warned_of(session: Session) -> None:
-    # R-12: they fire, or do not, without a word
+def test_triggers_and_cascades_are_warnings(session: Session) -> None:
+    # R-12: whether they fire is not reported by the server
     session.execute("CREATE TABLE app.k (id VARCHAR(9) PRIMARY KEY, v VARCHAR(20))")
     session.execute("CREATE TABLE app.child (k VARCHAR(9), CONSTRAINT c FOREIGN KEY (k) REFERENCES app.k (id)"
                     " ON DELETE CASCADE)")  # fmt: skip
@@ -126,19 +128,19 @@ def test_triggers_and_cascades_are_warned_of(session: Session) -> None:
     ]  # fmt: skip
 
 
-def test_a_missing_table_is_reported_and_refused_only_once_it_gets_rows(session: Session) -> None:
+def test_missing_table_is_reported_and_refused_only_when_it_gets_rows(session: Session) -> None:
     [found] = preflight(session, Target(db_type=dialect_of(session)), [source("nowhere")])
     assert (found.verdict, found.refusals) == ("missing", ("the table is missing",))
     require_fit([found], {})
 
 
-def test_views_are_passed_over(session: Session) -> None:
+def test_views_are_ignored(session: Session) -> None:
     view = table("shown", col("id"), keys=(), db="app", view={"view_select": "select 1"})
     assert preflight(session, Target(db_type=dialect_of(session)), [view]) == []
 
 
-def test_the_tables_of_a_ddl_are_looked_at_behind_it(server: MariaDb, target: Target) -> None:
-    # R-13, S4-23: also one that gets no rows
+def test_tables_of_a_ddl_are_checked_after_it(server: MariaDb, target: Target) -> None:
+    # R-13, S4-23: even a table that gets no rows
     keys = (key("i", "id", unique=False),)
     before = table("t", col("id", t.LONGLONG), col("v", t.VARCHAR, flen=20), keys=keys, db="app")
     after = table("t", col("id", t.LONGLONG, not_null=True), col("v", t.VARCHAR, flen=20), col("w"),

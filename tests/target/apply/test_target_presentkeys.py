@@ -1,4 +1,4 @@
-"""A key is there or not, told by the target's own comparison of its values."""
+"""The presence of keys is checked by the target's own comparison of values."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def session(server: MariaDb, target: Target) -> Iterator[Session]:
     opened.close()
 
 
-def test_the_numbers_of_the_keys_that_are_there(session: Session) -> None:
+def test_indexes_of_present_keys_are_returned(session: Session) -> None:
     asked = [("1", "a"), ("1", "b"), ("2", "it's"), ("3", "ö"), ("3", "Ö")]
     assert find_present_keys(session, PAIR, asked) == [0, 2, 3]
     assert find_present_keys(session, RAW, [("00FF",), ("00FE",)]) == [0]
     assert find_present_keys(session, PAIR, []) == []
 
 
-def test_more_keys_than_a_query_has(session: Session) -> None:
+def test_keys_are_checked_in_several_queries(session: Session) -> None:
     asked = [(str(number), "a") for number in range(1000, 2, -1)] + [("1", "a")]
     assert find_present_keys(session, PAIR, asked) == [len(asked) - 1]
 
 
 @pytest.mark.parametrize("gone", ["DROP TABLE app.pair", "ALTER TABLE app.pair CHANGE name other VARCHAR(20)"])
-def test_a_table_or_key_column_that_is_still_to_come_has_no_row(session: Session, gone: str) -> None:
+def test_missing_table_or_key_column_has_no_present_keys(session: Session, gone: str) -> None:
     session.execute(gone)
     assert find_present_keys(session, PAIR, [("1", "a")]) == []

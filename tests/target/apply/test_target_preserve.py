@@ -1,4 +1,6 @@
-"""What only the target has of a row stays with the row, whatever a window does to it and wherever it breaks off."""
+"""Values that only the target has stay with their row, whatever a window does to it and wherever a run is
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.kepthistory import History, window
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
@@ -32,15 +34,15 @@ OWN = (
     "note VARCHAR(9) DEFAULT 'x', ref VARBINARY(4) NULL UNIQUE, price FLOAT DEFAULT 0.1, at TIME(3),"
     " shown VARCHAR(20) AS (CONCAT(note, v)) VIRTUAL"
 )
-# The article's: a key of its own, and the source's primary key is none (S4-26).
+# As in the article: the target has its own key, and the source's primary key is not a key there (S4-26).
 OTHER_KEY = f"new_id INT AUTO_INCREMENT PRIMARY KEY, id INT NOT NULL, u INT NOT NULL UNIQUE, v VARCHAR(9), {OWN}"
-# Both unique keys of the source, and columns of its own.
+# Both unique keys of the source, and additional columns.
 BOTH_KEYS = f"new_id INT AUTO_INCREMENT UNIQUE, id INT PRIMARY KEY, u INT UNIQUE, v VARCHAR(9), {OWN}"
 ROWS = [(1, 1, "a"), (2, 2, "b"), (3, 3, "c"), (4, 4, "d")]
 
 
-def preserved(server: MariaDb, target: Target, create: str) -> TableDef:
-    """app.kept made by `create` with ROWS, each with values of its own; the definition that both sides share."""
+def make_preserved_table(server: MariaDb, target: Target, create: str) -> TableDef:
+    """Create app.kept by `create` with ROWS and extra values for each; return the definition that both sides share."""
     execute(server, f"CREATE TABLE app.kept ({create})")
     for id_, u, v in ROWS:
         values = f"{id_}, {u}, '{v}', 'note {id_}', X'0{id_}FF', {id_}.1, '0:0:0.00{id_}'"
@@ -64,7 +66,7 @@ def preserved(server: MariaDb, target: Target, create: str) -> TableDef:
 
 
 def own_values(server: MariaDb, column: str) -> dict[str, object]:
-    """By the text of the column that finds a row: what only the target has."""
+    """The target's extra values, by the text of the column that identifies a row."""
     found = rows(server, f"SELECT {column}, new_id, note, ref, price, at FROM app.kept")
     return {str(name): tuple(values) for name, *values in found}
 
@@ -74,8 +76,8 @@ def source_rows(server: MariaDb) -> list[tuple[str, str | None, str]]:
     return [(str(id_), None if u is None else str(u), v) for id_, u, v in found]
 
 
-def expect(server: MariaDb, history: History, before: dict[str, object], column: str) -> None:
-    """The source's rows, each with the values of the row it was; new rows have defaults and numbers never used."""
+def assert_rows(server: MariaDb, history: History, before: dict[str, object], column: str) -> None:
+    """Assert the source's rows, each with the extra values of its origin; new rows have defaults and unused numbers."""
     wanted = sorted((row["id"], row["u"], row["v"]) for row in history.rows.values())
     assert source_rows(server) == wanted
     kept, found = history.owned(before, column), own_values(server, column)
@@ -86,8 +88,8 @@ def expect(server: MariaDb, history: History, before: dict[str, object], column:
     assert rows(server, "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'binlake_kept%%'") == []
 
 
-def moved(definition: TableDef) -> History:
-    """Swaps of unique values and of keys, a chain, a key taken over, a new row where an old one was."""
+def move_rows(definition: TableDef) -> History:
+    """Swaps of unique values and of keys, a chain, a key taken over, a new row with an old key."""
     history = History(ROWS)
     if definition.identity().columns == ("u",):
         history.update(1, v="z").update(2, u=6).update(1, u=2).update(2, u=1).update(3, id=6).delete(4)
@@ -98,32 +100,34 @@ def moved(definition: TableDef) -> History:
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 @pytest.mark.parametrize(("create", "column"), [(OTHER_KEY, "u"), (BOTH_KEYS, "id")])
-def test_swaps_moves_and_new_rows(server: MariaDb, target: Target, mode: str, create: str, column: str) -> None:
-    # R-12, S4-26, S4-10: the surrogate key is not renumbered, values go where their row goes
-    definition = preserved(server, target, create)
+def test_extra_values_follow_swapped_moved_and_new_rows(
+    server: MariaDb, target: Target, mode: str, create: str, column: str
+) -> None:
+    # R-12, S4-26, S4-10: the surrogate key is not renumbered, values move with their row
+    definition = make_preserved_table(server, target, create)
     assert definition.identity().columns == (column,)
-    before, history = own_values(server, column), moved(definition)
+    before, history = own_values(server, column), move_rows(definition)
     planned = window(definition, history, 100, 200)
     apply(target.model_copy(update={"mode": mode, "worker_count": 3}), planned)
-    expect(server, history, before, column)
+    assert_rows(server, history, before, column)
     restored = [sql for batch in planned.written if batch.kind == "restore" for sql in batch.sql]
-    # Or ON UPDATE CURRENT_TIMESTAMP would renew a moment that the source has set.
+    # Otherwise ON UPDATE CURRENT_TIMESTAMP would overwrite a timestamp that the source has set.
     assert restored and all("t.`v`=t.`v`" in sql for sql in restored)  # noqa: PT018
-    # A window behind it finds nothing left of this one.
+    # The next window finds no leftovers of this one.
     more = History([])
     more.rows = dict(history.rows)
     before = own_values(server, column)
     more.update(1, v="y").update(6, id=5)
     apply(target, window(definition, more, 200, 300))
-    expect(server, more, before, column)
+    assert_rows(server, more, before, column)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_histories_with_crashes_and_changing_modes(server: MariaDb, target: Target, seed: int) -> None:
-    # R-12 and R-17: whatever breaks off is finished in any mode with the values from before the first write
+def test_extra_values_survive_random_crashes_and_mode_changes(server: MariaDb, target: Target, seed: int) -> None:
+    # R-12, R-17: an interrupted window is finished in any mode with the values from before its first write
     chance = Random(seed)
     create, column = [(OTHER_KEY, "u"), (BOTH_KEYS, "id")][seed % 2]
-    definition = preserved(server, target, create)
+    definition = make_preserved_table(server, target, create)
     history = History(ROWS).at_random(chance, 10, nulls=column == "id")
     before = own_values(server, column)
     planned = window(definition, history, 100, 200)
@@ -135,39 +139,39 @@ def test_random_histories_with_crashes_and_changing_modes(server: MariaDb, targe
             break
         except Crash:
             continue
-    expect(server, history, before, column)
+    assert_rows(server, history, before, column)
 
 
-# The window is opened by the first transaction; then, in parallel, each batch is one.
+# The first transaction opens the window; in mode parallel, each batch is one more.
 @pytest.mark.parametrize(
     ("mode", "step", "number"),
     [("atomic", "batch", 1), ("parallel", "before_commit", 2), ("parallel", "after_commit", 2),
      ("parallel", "after_commit", 8)],
 )  # fmt: skip
-def test_a_process_killed_between_the_reading_and_the_writes(
+def test_extra_values_survive_a_kill_between_copy_and_writes(
     server: MariaDb, target: Target, tmp_path: Path, mode: str, step: str, number: int
 ) -> None:
-    # R-12, invariant 10: kill -9; the retry, in the other mode and from relay files, does not read what is half written
-    definition = preserved(server, target, BOTH_KEYS)
-    before, history = own_values(server, "id"), moved(definition)
+    # R-12, invariant 10: kill -9; the retry, in the other mode and from relay files, does not copy half-written values
+    definition = make_preserved_table(server, target, BOTH_KEYS)
+    before, history = own_values(server, "id"), move_rows(definition)
     planned = window(definition, history, 100, 200)
     chosen = target.model_copy(update={"mode": mode, "worker_count": 1})
     pid = apply_in_child(chosen, planned, at(step, number, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     other = target.model_copy(update={"mode": "atomic" if mode == "parallel" else "parallel"})
     relay = RelayLog(FolderStorage(tmp_path, tmp_path / "shop"), 1 << 20)
     relay.write_ahead(planned.manifest(), planned, lambda: None)
     again = relay.window((100, 200), planned.manifest().digest())
     apply_window(other, again.manifest, again)
-    expect(server, history, before, "id")
+    assert_rows(server, history, before, "id")
 
 
-def test_copies_of_a_window_that_ended_in_a_crash_are_gone_before_the_next(server: MariaDb, target: Target) -> None:
-    definition = preserved(server, target, BOTH_KEYS)
-    planned = window(definition, moved(definition), 100, 200)
-    commits = 2  # opened, then the segment
+def test_copies_left_by_a_crash_are_dropped_by_the_next_window(server: MariaDb, target: Target) -> None:
+    definition = make_preserved_table(server, target, BOTH_KEYS)
+    planned = window(definition, move_rows(definition), 100, 200)
+    commits = 2  # the opening, then the segment
     pid = apply_in_child(target, planned, at("after_commit", commits, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     assert apply(target, planned).state == "already"
     kept = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name LIKE 'binlake_kept%%'"
     assert rows(server, kept) == [(1,)]
@@ -175,31 +179,31 @@ def test_copies_of_a_window_that_ended_in_a_crash_are_gone_before_the_next(serve
     assert rows(server, kept) == [(0,)]
 
 
-def test_rows_written_in_place_copy_nothing(server: MariaDb, target: Target) -> None:
-    # R-12: with one key of both sides what a statement does not name stays, in safe mode too
-    definition = preserved(server, target, OTHER_KEY)
+def test_rows_written_in_place_need_no_copy(server: MariaDb, target: Target) -> None:
+    # R-12: if both sides share one key, columns that a statement does not name keep their values, also in safe mode
+    definition = make_preserved_table(server, target, OTHER_KEY)
     history = History(ROWS).update(1, v="y").update(2, id=5).delete(3).insert(3, 3, "z").delete(4).insert(6, 6, "n")
     planned = window(definition, history, 100, 200)
     assert {batch.kind for batch in planned.written} == {"delete", "upsert"}
     before = own_values(server, "u")
     apply(target, planned)
-    expect(server, history, before, "u")
+    assert_rows(server, history, before, "u")
 
 
-def test_mode_ordered_keeps_them_outside_safe_mode(server: MariaDb, target: Target) -> None:
-    # R-12: an UPDATE names the source's columns only, a moved key included
-    definition = preserved(server, target, OTHER_KEY)
+def test_mode_ordered_keeps_extra_values_outside_safe_mode(server: MariaDb, target: Target) -> None:
+    # R-12: an UPDATE names the source's columns only, even for a moved key
+    definition = make_preserved_table(server, target, OTHER_KEY)
     before, history = own_values(server, "u"), History(ROWS).update(1, v="z").update(2, u=6).update(3, id=5)
     forms = RowForms(definition, target.db_type)
     for event in history.events:
         before_image, after_image = event.images()
         execute(server, forms.update(before_image or {}, after_image or {}).sql)
-    expect(server, history, before, "u")
+    assert_rows(server, history, before, "u")
 
 
-def test_a_row_that_the_targets_own_key_refuses_fails_the_window(server: MariaDb, target: Target) -> None:
-    # R-13: presence and the server's own check stay behind every form
-    definition = preserved(server, target, OTHER_KEY)
+def test_row_refused_by_the_targets_own_key_fails_the_window(server: MariaDb, target: Target) -> None:
+    # R-13: the presence check and the server's own check apply to every statement form
+    definition = make_preserved_table(server, target, OTHER_KEY)
     execute(server, "ALTER TABLE app.kept ADD UNIQUE (v)")
     with pytest.raises(TargetRefused, match="Duplicate entry"):
         apply(target, window(definition, History(ROWS).update(1, v="b"), 100, 200))

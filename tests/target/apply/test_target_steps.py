@@ -1,4 +1,4 @@
-"""What a run does around the rows of a window, in which order, and what its result says of it."""
+"""The steps of a run around a window's rows, their order, and the counts in the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = ("app", "t")
 
 
 def with_ends(*ends: int) -> Window:
-    """A window (100, 200] of segments that end there."""
+    """A window (100, 200] whose segments end at `ends`."""
     return Window(100, 200, [SegmentPlan(number, end, 1) for number, end in enumerate(ends)])
 
 
@@ -42,15 +42,15 @@ def with_ends(*ends: int) -> Window:
         Window(100, 200, [SegmentPlan(1, 200, 1)]),
     ],
 )
-def test_segments_that_do_not_fill_the_window_are_refused_before_the_target_is_asked(window: Window) -> None:
+def test_segments_that_do_not_fill_the_window_are_refused_without_asking_the_target(window: Window) -> None:
     # R-62
     with pytest.raises(CheckpointConflict, match="not those of the manifest"):
         apply(NOWHERE, window)
 
 
 @pytest.mark.parametrize("window", [with_ends(200), with_ends(150, 200), with_ends(100, 150, 150, 200, 200)])
-def test_a_segment_may_be_empty(window: Window) -> None:
-    # A DDL right behind lo, two of them at one commit_ts, one at hi.
+def test_empty_segments_are_valid(window: Window) -> None:
+    # A DDL right after lo, two DDLs at one commit_ts, one DDL at hi.
     with pytest.raises(TargetUnavailable):
         apply(NOWHERE, window)
 
@@ -64,12 +64,12 @@ def test_a_segment_may_be_empty(window: Window) -> None:
         ("auto", (11, 100), "parallel"),
         ("auto", (10, 101), "parallel"),
         ("auto", (None, None), "atomic"),
-        # Configured behind the derivation of this window: its statements are not in commit order.
+        # The mode was configured after this window was derived, so its statements are not in commit order.
         ("ordered", (10, 100), "atomic"),
         ("ordered", (11, 100), "parallel"),
     ],
 )
-def test_the_mode_follows_from_the_configuration_and_the_size(
+def test_mode_auto_depends_on_configuration_and_segment_size(
     mode: str, sizes: tuple[int | None, int | None], chosen: str
 ) -> None:
     # R-30
@@ -80,19 +80,19 @@ def test_the_mode_follows_from_the_configuration_and_the_size(
 
 
 @pytest.mark.mariadb
-def test_a_mode_that_is_not_there_is_refused_before_the_first_row(server: MariaDb, target: Target) -> None:
+def test_unknown_mode_is_refused_before_the_first_row(server: MariaDb, target: Target) -> None:
     with pytest.raises(ConfigError, match="not in this build"):
         apply(target.model_copy(update={"mode": "sideways"}), Window(0, 1).put((1, "a")))
     assert rows(server, "SELECT * FROM app.t") == []
 
 
 @pytest.mark.mariadb
-def test_the_relay_has_the_window_before_the_target_and_may_forget_it_behind(target: Target) -> None:
+def test_relay_is_written_before_the_target_and_deleted_after(target: Target) -> None:
     # Invariant 10
     steps: list[str] = []
 
     class Relay:
-        """Notes when it is called."""
+        """Records its calls."""
 
         def write_ahead(self, manifest: ApplyManifest, source: StatementSource, check: Callable[[], None]) -> None:
             check()
@@ -107,26 +107,24 @@ def test_the_relay_has_the_window_before_the_target_and_may_forget_it_behind(tar
 
 
 @pytest.mark.mariadb
-def test_with_loopback_control_each_transaction_is_marked_from_the_first_window_on(
-    server: MariaDb, target: Target
-) -> None:
+def test_loopback_control_marks_each_transaction_from_the_first_window(server: MariaDb, target: Target) -> None:
     config = Loopback(loopback_control=True, sync_ddl=True, channel_id=7, mark_schema="tidb_binlog")
     window = Window(0, 100).put((1, "a"))
     apply_window(target, window.manifest(), window, marks=LoopbackMarks.of(config, NAME))
     marked = f"SELECT channel_id, val FROM tidb_binlog.{config.mark_table}"
-    # It is opened by one, its only segment is the other.
+    # The first transaction opens the window, the second is its only segment.
     assert rows(server, marked) == [(7, 2)]
 
 
 @pytest.mark.mariadb
-def test_the_result_counts_what_this_run_did(server: MariaDb, target: Target) -> None:
+def test_result_counts_the_work_of_this_run(server: MariaDb, target: Target) -> None:
     window = Window(0, 500).put((1, "a"), (2, "b")).log("x").into(target, T)
     with closing(Session(target)) as session:
         log = Expected(tables=read_definitions(session, [("app", "log")], target.db_type).tables)
     window.ddl(100, "ALTER TABLE t ADD COLUMN w INT", [T])
     window.ddl(200, "ALTER TABLE t ADD COLUMN x INT", [T])
     window.ddl(300, "ALTER TABLE t ADD COLUMN y INT", [T])
-    # The target has it already, as the DDL would leave it: its error is passed over.
+    # The target already has the DDL's result, so its error is ignored.
     window.ddl(400, "CREATE TABLE log (line VARCHAR(40))", [("app", "log")], log).put((3, "c"))
     for number, kind in ((2, REPLACED), (3, INJECTED)):
         ddl = window.plans[number].ddl
@@ -144,10 +142,10 @@ def test_the_result_counts_what_this_run_did(server: MariaDb, target: Target) ->
 
 
 @pytest.mark.mariadb
-def test_a_ddl_that_left_another_table_than_the_source_has_stops_before_the_rows_behind_it(
+def test_ddl_that_left_another_table_than_the_sources_stops_before_the_next_rows(
     server: MariaDb, target: Target
 ) -> None:
-    # R-18: what the definitions behind it lack would be lost with every row
+    # R-18: later rows would lose every value that the target's definition lacks
     execute(server, "CREATE TABLE app.wider (id BIGINT PRIMARY KEY, v VARCHAR(20), w INT)")
     with closing(Session(target)) as session:
         wider = read_definitions(session, [("app", "wider")], target.db_type).tables["app", "wider"]
@@ -159,7 +157,7 @@ def test_a_ddl_that_left_another_table_than_the_source_has_stops_before_the_rows
 
 
 @pytest.mark.mariadb
-def test_the_copies_of_a_window_are_there_for_its_batches_and_gone_with_it(server: MariaDb, target: Target) -> None:
+def test_copies_of_a_window_exist_for_its_batches_and_are_dropped_with_it(server: MariaDb, target: Target) -> None:
     # R-12
     copy = f"`tidb_binlog`.`{copy_prefix(NAME)}t`"
     execute(server, "INSERT INTO app.t VALUES (1, 'old')")
@@ -170,13 +168,13 @@ def test_the_copies_of_a_window_are_there_for_its_batches_and_gone_with_it(serve
     assert rows(server, kept) == [(0,)]
 
 
-@pytest.mark.servers("mariadb")  # it answers SHOW MASTER STATUS as a TiDB does
+@pytest.mark.servers("mariadb")  # MariaDB answers SHOW MASTER STATUS as a TiDB does
 @pytest.mark.mariadb
 @pytest.mark.parametrize("lose", ["request", "answer"])
-def test_a_tidb_targets_timestamp_is_noted_whatever_becomes_of_the_connection(
+def test_tidb_timestamp_is_recorded_even_if_the_connection_is_lost(
     server: MariaDb, target: Target, lose: Literal["request", "answer"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # S3-07, R-61: the progress is the same before and behind this transaction, so it does not tell
+    # S3-07, R-61: this transaction does not change the progress, so the progress cannot tell whether it was committed
     real = Session.rows
 
     def answer(self: Session, sql: str, arguments: Sequence[object] = ()) -> list[tuple[object, ...]]:

@@ -1,4 +1,4 @@
-"""The forms that writers of dumps have for what is not plain text: a server gets each value as it was."""
+"""Non-text values as different dump tools write them: a server gets each value unchanged."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from binlake.target.base.load import find_base
 pytestmark = [pytest.mark.mariadb, pytest.mark.servers("mariadb", "mysql")]
 
 HEAD = b"/*!40101 SET NAMES binary*/;\n/*!40103 SET TIME_ZONE='+00:00' */;\n"
-# table: its columns, its rows, what is asked for, what the server then has
+# table: its columns, its rows, the query, the rows that the server must return
 FORMS: dict[str, tuple[str, bytes, str, list[tuple[Any, ...]]]] = {
-    # mydumper's JSON: a function around it
+    # mydumper writes JSON inside a function call
     "j": (
         "a INT PRIMARY KEY, j JSON",
         rb'(1,CONVERT("{\"k\": \")(\"}" USING UTF8MB4)),(2,CONVERT(0x5B5D USING UTF8MB4)),(3,NULL)',
         "JSON_UNQUOTE(JSON_EXTRACT(j, '$.k')), JSON_LENGTH(j)",
         [(")(", 1), (None, 0), (None, None)],
     ),
-    # bytes that are no text, with and without a mark, and as hex
+    # bytes that are not text, with and without _binary, and as hex
     "b": (
         "a INT PRIMARY KEY, b BLOB",
         b'(1,_binary "\xe9\xff\\0\\Z\\"(;"),(2,"\xc3\x28\xa0"),(3,0x00FF),(4,x\'00ff\')',
         "HEX(b)",
         [("E9FF001A22283B",), ("C328A0",), ("00FF",), ("00FF",)],
     ),
-    # dates that a strict server would not take
+    # dates that a strict server would refuse
     "z": (
         "a INT AUTO_INCREMENT PRIMARY KEY, d DATE, dt DATETIME, ts TIMESTAMP NOT NULL DEFAULT '2020-01-01 00:00:00'",
         b"(0,'0000-00-00','2020-00-31 00:00:00','0000-00-00 00:00:00'),(7,'2021-02-31',NULL,'2021-07-01 02:00:00')",
@@ -47,14 +47,14 @@ FORMS: dict[str, tuple[str, bytes, str, list[tuple[Any, ...]]]] = {
         "b + 0, y, s, CAST(n AS CHAR)",
         [(5, 2001, "p,q", "-12345678901234567890.0123456789"), (511, 0, "", "0.0000000000")],
     ),
-    # before its parent, by name
+    # before its parent table in alphabetical order
     "c": (
         "a INT PRIMARY KEY, p INT, CONSTRAINT f FOREIGN KEY (p) REFERENCES `z` (a)",
         b"(1,7)",
         "p",
         [(7,)],
     ),
-    # columns that are computed are left out of the list
+    # generated columns are left out of the column list
     "g": (
         "`a` INT PRIMARY KEY, `s` INT GENERATED ALWAYS AS (`a` + 1) STORED, `v` INT AS (`a` + 2) VIRTUAL",
         b"(0),(11)",
@@ -70,7 +70,7 @@ ENDS = {
 }
 
 
-def test_each_form_gives_the_value_that_was_dumped(server: MariaDb, tmp_path: Path) -> None:
+def test_each_dump_form_restores_the_original_value(server: MariaDb, tmp_path: Path) -> None:
     server.wipe()
     (tmp_path / "metadata").write_text(f"SHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos: {BASE}\n")
     (tmp_path / "d-schema-create.sql").write_text("CREATE DATABASE `d`;\n")
@@ -86,7 +86,7 @@ def test_each_form_gives_the_value_that_was_dumped(server: MariaDb, tmp_path: Pa
     assert done.rows == sum(len(wanted) for _, _, _, wanted in FORMS.values())
 
 
-def test_what_is_not_loaded_is_named(tmp_path: Path) -> None:
+def test_objects_that_are_not_loaded_are_named(tmp_path: Path) -> None:
     for name in ("d-schema-create", "d.t-schema", "d.v-schema", "d.v-schema-view"):
         (tmp_path / f"{name}.sql").write_text("")
     named = ["d-schema-post.sql.gz", "d.seq-schema-sequence.sql", "d.t-schema-triggers.sql"]

@@ -1,4 +1,4 @@
-"""INSERT statements cut out of a dump's data file: no byte of a value is ever taken for the end of one."""
+"""INSERT statements are cut out of a dump's data file; no byte of a value is mistaken for the end of one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ NASTY = st.text(st.sampled_from("a;'\"`\\()-/*# \n\0ü🐬,"), max_size=12)
 VALUES = st.one_of(NASTY, st.integers(-5, 5), st.none(), st.binary(max_size=4))
 
 
-def read(text: str, table: str = "t") -> list[tuple[bytes, int]]:
+def split(text: str, table: str = "t") -> list[tuple[bytes, int]]:
     return [(one.rest, one.rows) for one in read_inserts(FILE, io.BytesIO(text.encode()), table)]
 
 
 @given(st.lists(st.lists(VALUES, min_size=1, max_size=4), max_size=9), st.sampled_from("'\""), st.integers(1, 40))
-def test_drawn_rows_are_cut_where_the_writer_ended_them_wherever_a_block_ends(
-    lines: list[list[object]], mark: str, block: int
-) -> None:
+def test_random_rows_are_cut_correctly_at_any_block_boundary(lines: list[list[object]], mark: str, block: int) -> None:
     whole, scan._BLOCK = scan._BLOCK, block
     try:
-        found = read(
+        found = split(
             "/*!40101 SET NAMES binary*/;\n-- a note; no statement\n" + inserts("t;(", lines, mark=mark, a_statement=2),
             "t;(",
         )
@@ -49,7 +47,7 @@ def test_drawn_rows_are_cut_where_the_writer_ended_them_wherever_a_block_ends(
         ("INSERT INTO `t` (`a`,`b(`) VALUES (1,2),(3,-4);", b" (`a`,`b(`) VALUES (1,2),(3,-4)", 2),
         ("insert ignore into `d`.`t` values(1);", b" values(1)", 1),
         ("/* dumped */ REPLACE INTO t VALUES('it''s');", b" VALUES('it''s')", 1),
-        # As mydumper writes JSON: a function has parentheses of its own, and strings in them.
+        # mydumper writes JSON inside a function call, whose parentheses contain strings.
         (
             'INSERT INTO `t` VALUES(1,CONVERT("{\\"a)(\\": 1}" USING UTF8MB4)),(2,NULL);',
             b' VALUES(1,CONVERT("{\\"a)(\\": 1}" USING UTF8MB4)),(2,NULL)',
@@ -64,32 +62,32 @@ def test_drawn_rows_are_cut_where_the_writer_ended_them_wherever_a_block_ends(
         ('INSERT INTO `t` VALUES (_binary "\\"(;")', None, 0),
     ],
 )
-def test_the_forms_of_an_insert(text: str, rest: bytes | None, rows: int) -> None:
+def test_insert_forms_are_recognized(text: str, rest: bytes | None, rows: int) -> None:
     if rest is None:
         with pytest.raises(ConfigError, match="is cut off") as caught:
-            read(text)
+            split(text)
         assert caught.value.where["file"] == str(FILE)
     else:
-        assert read(text) == [(rest, rows)]
+        assert split(text) == [(rest, rows)]
 
 
 @pytest.mark.parametrize("text", ["DELETE FROM t;", "INSERT INTO `t` VALUES (1); DROP TABLE t;"])
-def test_what_is_not_an_insert_is_refused(text: str) -> None:
+def test_other_statements_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not an INSERT"):
-        read(text)
+        split(text)
 
 
 @pytest.mark.parametrize("text", ["'C:\\temp'", '"50\\%"', "1, 'whole', 'a''b\\x'"])
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
-def test_a_backslash_that_is_not_an_escape_shows_a_dump_without_escapes(text: str, block: int) -> None:
-    # NO_BACKSLASH_ESCAPES, dumpling --escape-backslash=false: read with escapes 'C:\temp' would have a tab
+def test_invalid_backslash_escape_reveals_a_dump_without_escapes(text: str, block: int) -> None:
+    # NO_BACKSLASH_ESCAPES, dumpling --escape-backslash=false: read with escapes, 'C:\temp' would contain a tab
     whole, scan._BLOCK = scan._BLOCK, block
     try:
         with pytest.raises(ConfigError, match="a backslash that begins no known escape"):
-            read(f"INSERT INTO `t` VALUES (2),({text});\nINSERT INTO `t` VALUES (3);")
+            split(f"INSERT INTO `t` VALUES (2),({text});\nINSERT INTO `t` VALUES (3);")
     finally:
         scan._BLOCK = whole
-    assert read(r"""INSERT INTO `t` VALUES ('\0\n\r\Z\\\'\"');""") != []
+    assert split(r"""INSERT INTO `t` VALUES ('\0\n\r\Z\\\'\"');""") != []
 
 
 @pytest.mark.parametrize(
@@ -98,18 +96,18 @@ def test_a_backslash_that_is_not_an_escape_shows_a_dump_without_escapes(text: st
      "SET SESSION time_zone = 'Europe/Berlin';", "/*!40101 SET SQL_MODE='STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES' */;",
      "SET sql_mode='ANSI';"],
 )  # fmt: skip
-def test_a_file_that_asks_for_another_session_is_refused(text: str) -> None:
-    # its texts, times or quotes would mean something else
+def test_file_that_needs_another_session_is_refused(text: str) -> None:
+    # its texts, times or quotes would have another meaning
     with pytest.raises(ConfigError, match="in which its texts mean something else"):
-        read(f"{text}\nINSERT INTO `t` VALUES (1);")
+        split(f"{text}\nINSERT INTO `t` VALUES (1);")
 
 
 def test_rows_of_another_table_are_refused() -> None:
     with pytest.raises(ConfigError, match="rows of another table than its name says"):
-        read("INSERT INTO `u` VALUES (1);")
+        split("INSERT INTO `u` VALUES (1);")
 
 
-def test_what_sets_the_usual_session_is_passed_over() -> None:
+def test_usual_session_settings_are_skipped() -> None:
     usual = "/*!40101 SET NAMES binary*/;\n/*!40103 SET TIME_ZONE='+00:00' */;\nSET SQL_MODE='NO_AUTO_VALUE_ON_ZERO';"
-    assert read(f"{usual}SET @OLD_TIME_ZONE='SYSTEM';") == []
-    assert read("SET NAMES utf8mb4;\nLOCK TABLES `t` WRITE;\nUNLOCK TABLES;\n/*!40101 SET x=1*/;") == []
+    assert split(f"{usual}SET @OLD_TIME_ZONE='SYSTEM';") == []
+    assert split("SET NAMES utf8mb4;\nLOCK TABLES `t` WRITE;\nUNLOCK TABLES;\n/*!40101 SET x=1*/;") == []

@@ -1,4 +1,6 @@
-"""A dump as statements, without a server: what is made where, what is loaded together, and what is refused."""
+"""A dump as statements, without a server: where objects are created, which rows share a transaction, what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ BASE = 463_267_587_686_400_000
 
 
 def put_table(folder: Path, name: str, columns: str, *rows: str) -> None:
-    """Its schema file, and a file of statements for each of `rows`."""
+    """Write a table's schema file, and a file of statements for each of `rows`."""
     put(
         folder / f"{name}-schema.sql",
         f"/*!40101 SET NAMES binary*/;\nCREATE TABLE `{name.partition('.')[2]}` ({columns});\n",
@@ -42,7 +44,7 @@ def insert(table: str, rows: str) -> str:
     return f"INSERT INTO `{table}` VALUES\n{rows};\n"
 
 
-def made(folder: Path, *, new_collation: bool = True, dialect: Any = "mariadb", **config: Any) -> DumpStatements:
+def make_dump(folder: Path, *, new_collation: bool = True, dialect: Any = "mariadb", **config: Any) -> DumpStatements:
     raw = {key.replace("_", "-"): value for key, value in config.items()}
     rules = Rules.of(Replication.model_validate({"name": "demo", "lake": {"path": "x"}, **raw}))
     return DumpStatements(read_dump_folder(folder), BASE, rules, dialect, new_collation=new_collation)
@@ -52,8 +54,8 @@ def rows_of(found: DumpStatements) -> list[StatementBatch]:
     return list(found.batches(found.segments()[-1].number, Phase.WRITE))
 
 
-def test_databases_then_tables_are_made_each_in_a_segment(folder: Path) -> None:  # S0-01
-    first, *others = made(folder).segments()
+def test_each_database_and_then_each_table_is_created_in_its_own_segment(folder: Path) -> None:  # S0-01
+    first, *others = make_dump(folder).segments()
     assert (first.number, first.end_ts, first.schema_version, first.ddl, first.rows, first.bytes) == (
         0,
         0,
@@ -83,33 +85,33 @@ def test_databases_then_tables_are_made_each_in_a_segment(folder: Path) -> None:
     assert len({one.ddl.digest for one in others if one.ddl is not None}) == 5
 
 
-def test_what_is_there_is_not_made_again_whatever_the_text_says(folder: Path) -> None:
+def test_existing_objects_are_not_created_again_whatever_the_text(folder: Path) -> None:
     for text in ("CREATE TABLE IF NOT EXISTS `a`", "create table `a`"):
         put(folder / "shop.a-schema.sql", f"{text} (`t` text COMMENT 'CREATE TABLE x');\n")
-        last = made(folder).segments()[-1].ddl
+        last = make_dump(folder).segments()[-1].ddl
         assert last is not None
         [made_by] = (one for one in last.sql if one.upper().startswith("CREATE"))
         assert made_by.upper().startswith("CREATE TABLE IF NOT EXISTS `A` (")
         assert "'CREATE TABLE x'" in made_by
 
 
-def test_a_database_without_tables_is_made_where_it_is_replicated(folder: Path) -> None:
+def test_database_without_tables_is_created_if_it_is_replicated(folder: Path) -> None:
     def databases(**config: Any) -> list[str]:
-        touched = [one.touched[0] for one in made(folder, **config).segments()[1:]]
+        touched = [one.touched[0] for one in make_dump(folder, **config).segments()[1:]]
         return [db for db, table in touched if not table]
 
     assert databases() == ["bare", "log", "shop"]
     assert databases(filter={"replicate-do-db": ["log"]}) == ["log"]
-    # That of a table that is replicated, though the database as such is not.
+    # The database of a replicated table is created, even if the database itself is not replicated.
     only_a_table = {"filter": {"replicate-do-table": [{"db-name": "shop", "tbl-name": "a"}]}}
     assert databases(**only_a_table) == ["shop"]
-    # Before the base nothing is at the target.
-    assert [one.end_ts for one in made(folder, **only_a_table).segments()] == [0, 0, BASE]
+    # Before the base, the target has nothing.
+    assert [one.end_ts for one in make_dump(folder, **only_a_table).segments()] == [0, 0, BASE]
 
 
-def test_names_are_those_of_the_target(folder: Path) -> None:  # S4-03
+def test_routes_rename_tables_and_databases(folder: Path) -> None:  # S4-03
     route = {"schema-pattern": "shop", "table-pattern": "a", "target-schema": "all", "target-table": "t"}
-    found = made(folder, routes=[{"schema-pattern": "shop", "target-schema": "x"}, route])
+    found = make_dump(folder, routes=[{"schema-pattern": "shop", "target-schema": "x"}, route])
     assert found.target_names() == [("log", "e"), ("all", "t")]
     plans = found.segments()
     assert [one.touched[0] for one in plans[3:]] == [("x", ""), ("log", "e"), ("all", "t")]
@@ -121,11 +123,11 @@ def test_names_are_those_of_the_target(folder: Path) -> None:  # S4-03
     assert rows_of(found)[1].sql == ("INSERT INTO `all`.`t` VALUES\n(1,'x'),(2,'')",)
 
 
-def test_texts_are_compared_by_bytes_where_the_source_did(folder: Path) -> None:
+def test_binary_collations_without_padding_follow_new_collation(folder: Path) -> None:
     put(folder / "shop.a-schema.sql", "CREATE TABLE `a` (`v` varchar(9)) DEFAULT CHARSET=utf8mb4;\n")
 
     def text(new_collation: bool) -> str:
-        plan = made(folder, new_collation=new_collation).segments()[-1].ddl
+        plan = make_dump(folder, new_collation=new_collation).segments()[-1].ddl
         assert plan is not None
         return plan.sql[-1]
 
@@ -133,8 +135,8 @@ def test_texts_are_compared_by_bytes_where_the_source_did(folder: Path) -> None:
     assert "COLLATE utf8mb4_nopad_bin" in text(False)
 
 
-def test_rows_come_once_in_the_last_segment_alone(folder: Path) -> None:
-    found = made(folder)
+def test_rows_come_once_and_only_in_the_last_segment(folder: Path) -> None:
+    found = make_dump(folder)
     last = found.segments()[-1].number
     for segment in range(last + 2):
         for phase in Phase:
@@ -148,25 +150,25 @@ def test_rows_come_once_in_the_last_segment_alone(folder: Path) -> None:
         ((2, 2), 4, "", 0), ((2,), 2, "", 0), ((1,), 1, "", 0),
     ]  # fmt: skip
     assert len({one.digest for one in batches}) == 3
-    assert rows_of(made(folder)) == batches
+    assert rows_of(make_dump(folder)) == batches
 
 
-def test_the_error_value_of_an_enum_is_taken_only_where_it_may_be(folder: Path) -> None:
-    batch = rows_of(made(folder))[0]
+def test_error_value_of_an_enum_is_accepted_only_for_enum_columns(folder: Path) -> None:
+    batch = rows_of(make_dump(folder))[0]
     plain, odd = batch.sql
     assert plain == "INSERT INTO `log`.`e` VALUES\n('p'),(NULL)"
     assert odd.endswith("INSERT INTO `log`.`e` VALUES\n(''),('q')")
     assert odd != "INSERT INTO `log`.`e` VALUES\n(''),('q')"
-    # Of a table without ENUM an empty text is one.
-    assert rows_of(made(folder))[1].sql == ("INSERT INTO `shop`.`a` VALUES\n(1,'x'),(2,'')",)
+    # In a table without ENUM an empty string is an ordinary value.
+    assert rows_of(make_dump(folder))[1].sql == ("INSERT INTO `shop`.`a` VALUES\n(1,'x'),(2,'')",)
 
 
-def test_bytes_that_are_not_text_stay_what_they_are(folder: Path) -> None:
+def test_bytes_that_are_not_text_stay_unchanged(folder: Path) -> None:
     (folder / "shop.a.000000000.sql").write_bytes(b"INSERT INTO `a` VALUES (1,_binary '\xe9\xff');\n")
-    assert rows_of(made(folder))[1].sql[0].encode("utf-8", "surrogateescape").endswith(b"(1,_binary '\xe9\xff')")
+    assert rows_of(make_dump(folder))[1].sql[0].encode("utf-8", "surrogateescape").endswith(b"(1,_binary '\xe9\xff')")
 
 
-def test_small_statements_are_one_transaction_and_a_large_one_is_alone(
+def test_small_statements_share_a_transaction_and_a_large_one_is_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [insert("a", f"({n},'{'x' * length}')") for n, length in enumerate([5, 5, 5, 90, 5, 5, 5, 5])]
@@ -175,18 +177,18 @@ def test_small_statements_are_one_transaction_and_a_large_one_is_alone(
     wanted = [text.replace("`a`", "`shop`.`a`", 1).removesuffix(";\n") for text in texts]
     for most, sizes in ((3 * small, [3, 1, 3, 1]), (3 * small - 1, [2, 1, 1, 2, 2]), (0, [1] * 8), (1 << 20, [8])):
         monkeypatch.setattr(statements_module, "_BATCH_BYTES", most)
-        batches = rows_of(made(folder))
+        batches = rows_of(make_dump(folder))
         assert [one.batch for one in batches] == list(range(len(batches)))
-        # A file's own: no transaction has statements of two.
+        # Transactions do not span files.
         of_file = [one for one in batches if one.table == "a"][:-1]
         assert [len(one.sql) for one in of_file] == sizes, most
         assert [text for one in of_file for text in one.sql] == wanted
 
 
-def test_all_rows_are_counted_and_the_digest_is_that_of_what_is_loaded(folder: Path) -> None:
-    rows, digest = made(folder).check_rows(1 << 20)
+def test_row_count_and_digest_cover_exactly_the_loaded_rows(folder: Path) -> None:
+    rows, digest = make_dump(folder).check_rows(1 << 20)
     assert rows == 7
-    assert made(folder).check_rows(1 << 20) == (7, digest)
+    assert make_dump(folder).check_rows(1 << 20) == (7, digest)
     changes = {
         "shop.a.000000001.sql": insert("a", "(4,'y')"),
         "shop.a-schema.sql": "CREATE TABLE `a` (`id` bigint, `v` varchar(9));\n",
@@ -198,43 +200,43 @@ def test_all_rows_are_counted_and_the_digest_is_that_of_what_is_loaded(folder: P
         file = folder / name
         former = file.read_text() if file.exists() else None
         put(file, text)
-        digests.append(made(folder).check_rows(1 << 20)[1])
+        digests.append(make_dump(folder).check_rows(1 << 20)[1])
         file.unlink()
         if former is not None:
             put(file, former)
     assert len(set(digests)) == 5
-    assert made(folder).check_rows(1 << 20) == (7, digest)
-    # What is left out is no part of it.
-    only = made(folder, filter={"replicate-do-db": ["log"]})
+    assert make_dump(folder).check_rows(1 << 20) == (7, digest)
+    # Tables that are left out are not counted.
+    only = make_dump(folder, filter={"replicate-do-db": ["log"]})
     assert only.check_rows(1 << 20)[0] == 4
 
 
-def test_a_statement_has_to_fit_into_a_packet_with_all_around_it(folder: Path) -> None:
+def test_statement_must_fit_into_a_packet_with_its_overhead(folder: Path) -> None:
     put(folder / "shop.a.000000000.sql", insert("a", f"(1,'{'x' * 700}')"))
     needed = len(f" VALUES\n(1,'{'x' * 700}')") + len("a") + statements_module._HEAD_BYTES
-    assert made(folder).check_rows(needed)[0] == 6
+    assert make_dump(folder).check_rows(needed)[0] == 6
     with pytest.raises(ConfigError, match="more than the target takes in one packet") as error:
-        made(folder).check_rows(needed - 1)
+        make_dump(folder).check_rows(needed - 1)
     assert error.value.where["file"] == str(folder / "shop.a.000000000.sql")
 
 
-def test_the_metadata_counts_the_rows_too(folder: Path) -> None:
+def test_row_counts_in_the_metadata_are_checked(folder: Path) -> None:
     def metadata(rows_a: int, rows_e: int) -> None:
         put(folder / "metadata", f"[`shop`.`a`]\nrows = {rows_a}\n\n[`log`.`e`]\nrows = {rows_e}\n")
 
     metadata(3, 4)
-    assert made(folder).check_rows(1 << 20)[0] == 7
+    assert make_dump(folder).check_rows(1 << 20)[0] == 7
     metadata(0, 4)
     with pytest.raises(ConfigError, match="does not have the number of rows") as error:
-        made(folder).check_rows(1 << 20)
+        make_dump(folder).check_rows(1 << 20)
     assert {name: error.value.where[name] for name in ("table", "metadata", "files")} == {
         "table": "shop.a", "metadata": "0", "files": "3",
     }  # fmt: skip
-    # A table that is left out may have any number; one without a file has none.
-    assert made(folder, filter={"replicate-do-db": ["log"]}).check_rows(1 << 20)[0] == 4
+    # A table that is left out may have any number; a table without a data file has zero rows.
+    assert make_dump(folder, filter={"replicate-do-db": ["log"]}).check_rows(1 << 20)[0] == 4
     for number in range(2):
         (folder / f"shop.a.{number:09}.sql").unlink()
-    assert made(folder).check_rows(1 << 20)[0] == 4
+    assert make_dump(folder).check_rows(1 << 20)[0] == 4
 
 
 SHARED = [{"schema-pattern": "*", "table-pattern": "*", "target-schema": "all", "target-table": "t"}]
@@ -251,15 +253,15 @@ SHARED = [{"schema-pattern": "*", "table-pattern": "*", "target-schema": "all", 
                       "extract-schema": {"schema-regexp": "(.*)", "target-column": "c"}}]}, "leave out rows"),
     ],
 )  # fmt: skip
-def test_rules_that_rows_of_a_dump_would_pass_by_are_refused(folder: Path, config: dict[str, Any], said: str) -> None:
+def test_row_rules_that_a_dump_cannot_apply_are_refused(folder: Path, config: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as error:
-        made(folder, **config)
+        make_dump(folder, **config)
     assert error.value.where["tables"] in ("shop.a", "log.e, shop.a")
 
 
-def test_changes_that_a_filter_drops_later_do_not_concern_a_dump(folder: Path) -> None:
+def test_filters_on_later_changes_do_not_affect_a_dump(folder: Path) -> None:
     rule = {"schema-pattern": "shop", "events": ["delete", "update"], "action": "Ignore"}
-    assert len(rows_of(made(folder, filters=[rule], filter={"kept-rows": "replace"}))) == 3
+    assert len(rows_of(make_dump(folder, filters=[rule], filter={"kept-rows": "replace"}))) == 3
 
 
 @pytest.mark.parametrize(
@@ -269,10 +271,10 @@ def test_changes_that_a_filter_drops_later_do_not_concern_a_dump(folder: Path) -
         ("shop.a-schema.sql", "SET NAMES binary;\n", "no CREATE statement"),
     ],
 )
-def test_a_folder_that_cannot_be_loaded_whole_is_refused(folder: Path, file: str, text: str, said: str) -> None:
+def test_incomplete_or_unsupported_folder_is_refused(folder: Path, file: str, text: str, said: str) -> None:
     put(folder / file, text)
     with pytest.raises(ConfigError, match=said) as error:
-        made(folder)
+        make_dump(folder)
     assert error.value.where["file"] == str(folder / file)
 
 
@@ -281,5 +283,5 @@ def test_at_most_five_tables_are_named(folder: Path) -> None:
         put_table(folder, f"shop.t{number}", "`id` int")
     rule = {"schema-pattern": "shop", "events": ["insert"], "action": "Ignore"}
     with pytest.raises(ConfigError) as error:
-        made(folder, filters=[rule], filter={"kept-rows": "replace"})
+        make_dump(folder, filters=[rule], filter={"kept-rows": "replace"})
     assert error.value.where["tables"] == "shop.a, shop.t0, shop.t1, shop.t2, shop.t3"

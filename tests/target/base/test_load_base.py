@@ -1,4 +1,4 @@
-"""A dump loaded as a base, on a real server: whole or recognizably not, once, and into nothing that has rows."""
+"""A dump is loaded as a base on a real server: whole or recognizably unfinished, once, and only into empty tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DATABASES = ("shop-1", "log")
 
 
 def fill(server: MariaDb) -> None:
-    """Two databases: a keyed table of odd values, one without a key and with doubles, an empty one, a view."""
+    """Two databases: a keyed table of unusual values, a keyless one with duplicates, an empty one, a view."""
     execute(
         server,
         *(f"DROP DATABASE IF EXISTS `{db}`" for db in ("tidb_binlog", *DATABASES, "other")),
@@ -40,17 +40,17 @@ def fill(server: MariaDb) -> None:
     )
 
 
-def shown(server: MariaDb) -> dict[str, Counter[Any]]:
-    """All rows of what was dumped."""
+def read_rows(server: MariaDb) -> dict[str, Counter[Any]]:
+    """All rows of the dumped databases."""
     names = ("`shop-1`.`item.s`", "`log`.line", "`log`.empty")
     return {name: Counter(rows(server, f"SELECT * FROM {name}")) for name in names}
 
 
 @pytest.fixture
 def dumped(server: MariaDb, tmp_path: Path) -> tuple[Path, dict[str, Counter[Any]]]:
-    """The folder of a dump, and what it holds; the server is empty again."""
+    """The folder of a dump, and the dumped rows; the server is empty again."""
     fill(server)
-    folder, there = write_dump(server, DATABASES, tmp_path / "dump", BASE), shown(server)
+    folder, there = write_dump(server, DATABASES, tmp_path / "dump", BASE), read_rows(server)
     execute(server, *(f"DROP DATABASE `{db}`" for db in DATABASES))
     return folder, there
 
@@ -59,37 +59,35 @@ Dumped = tuple[Path, dict[str, Counter[Any]]]
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_a_dump_is_loaded_whole_and_the_checkpoint_is_where_it_was_taken(
-    server: MariaDb, dumped: Dumped
-) -> None:  # S0-01
+def test_dump_is_loaded_whole_with_the_checkpoint_at_its_commit_ts(server: MariaDb, dumped: Dumped) -> None:  # S0-01
     folder, there = dumped
     done = load_base(replication(server), find_base(folder), CLUSTER)
     assert (done.state, done.rows, done.ddls) == ("applied", 17 + 12, 5)
-    assert shown(server) == there
+    assert read_rows(server) == there
     checkpoint = read_checkpoint(replication(server), CLUSTER)
     assert checkpoint is not None
     assert (checkpoint.commit_ts, checkpoint.consistent) == (BASE, True)
     assert load_base(replication(server), find_base(folder), CLUSTER).state == "already"
-    assert shown(server) == there
+    assert read_rows(server) == there
 
 
 @pytest.mark.parametrize(("style", "compression"), [("mydumper", "gz"), ("dumpling", "zst")])
-def test_both_writers_and_compressed_files(server: MariaDb, tmp_path: Path, style: str, compression: str) -> None:
+def test_dumps_of_both_tools_and_compressed_files_are_loaded(
+    server: MariaDb, tmp_path: Path, style: str, compression: str
+) -> None:
     fill(server)
-    there = shown(server)
+    there = read_rows(server)
     folder = write_dump(server, DATABASES, tmp_path / "dump", BASE, style=style, compression=compression)
     execute(server, *(f"DROP DATABASE `{db}`" for db in DATABASES))
     load_base(replication(server), find_base(folder), CLUSTER)
-    assert shown(server) == there
+    assert read_rows(server) == there
 
 
 class Killed(Exception):
     """Stands for the end of the process."""
 
 
-def test_a_load_that_was_killed_at_any_step_goes_on_and_loads_each_row_once(
-    server: MariaDb, dumped: Dumped
-) -> None:  # R-17
+def test_load_killed_at_any_step_resumes_and_loads_each_row_once(server: MariaDb, dumped: Dumped) -> None:  # R-17
     folder, there = dumped
     steps = 0
 
@@ -118,11 +116,11 @@ def test_a_load_that_was_killed_at_any_step_goes_on_and_loads_each_row_once(
             assert opened is not None
             assert opened.window == (0, BASE)
         load_base(replication(server), find_base(folder), CLUSTER)
-        assert shown(server) == there, kill_at
+        assert read_rows(server) == there, kill_at
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_the_error_value_of_an_enum_comes_along(server: MariaDb, tmp_path: Path) -> None:
+def test_error_value_of_an_enum_is_loaded(server: MariaDb, tmp_path: Path) -> None:
     execute(
         server,
         "DROP DATABASE IF EXISTS `log`",
@@ -138,7 +136,7 @@ def test_the_error_value_of_an_enum_comes_along(server: MariaDb, tmp_path: Path)
     assert rows(server, "SELECT id, e + 0 FROM `log`.e ORDER BY 1") == [(1, 1), (2, 0), (3, None)]
 
 
-def test_another_dump_does_not_take_the_place_of_the_one_that_was_begun(server: MariaDb, dumped: Dumped) -> None:
+def test_another_dump_cannot_continue_a_started_load(server: MariaDb, dumped: Dumped) -> None:
     folder, _ = dumped
 
     def kill(step: str) -> None:
@@ -147,29 +145,29 @@ def test_another_dump_does_not_take_the_place_of_the_one_that_was_begun(server: 
 
     with pytest.raises(Killed):
         load_base(replication(server), find_base(folder), CLUSTER, hook=kill)
-    # as long as before
+    # with the same length
     file = folder / "log.line.000000000.sql"
     file.write_text(file.read_text().replace("same", "some"))
     with pytest.raises(CheckpointConflict, match="must be finished first"):
         load_base(replication(server), find_base(folder), CLUSTER)
 
 
-def say_rows(folder: Path, count: int, gone: str = "") -> None:
-    """As mydumper's metadata does, of the table without a key; the file `gone` is missing."""
+def write_metadata(folder: Path, count: int, gone: str = "") -> None:
+    """Append a row count of the keyless table in mydumper's form, and delete the file `gone`."""
     with (folder / "metadata").open("a") as metadata:
         metadata.write(f"[`log`.`line`]\nreal_table_name=line\nrows = {count}\n")
     if gone:
         (folder / gone).unlink()
 
 
-def test_the_rows_that_the_metadata_says_are_loaded(server: MariaDb, dumped: Dumped) -> None:
+def test_row_counts_in_the_metadata_must_match(server: MariaDb, dumped: Dumped) -> None:
     folder, there = dumped
-    say_rows(folder, 12)
+    write_metadata(folder, 12)
     load_base(replication(server), find_base(folder), CLUSTER)
-    assert shown(server) == there
+    assert read_rows(server) == there
 
 
-def test_a_commit_ts_is_taken_where_the_metadata_has_none_and_no_other_one(tmp_path: Path) -> None:
+def test_commit_ts_is_taken_from_the_option_only_if_the_metadata_has_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no metadata"):
         find_base(tmp_path, BASE)
     metadata = tmp_path / "metadata"
@@ -196,11 +194,14 @@ def test_a_commit_ts_is_taken_where_the_metadata_has_none_and_no_other_one(tmp_p
         (lambda folder: (folder / "log.line.2.sql.xz").write_bytes(b""), "not SQL"),
         (lambda folder: (folder / "metadata.partial").write_bytes(b""), "did not finish"),
         (lambda folder: (folder / "log.line-schema.sql").write_bytes(b"CREATE TABLE `\xe4` (a INT);"), "not in UTF-8"),
-        (lambda folder: say_rows(folder, 13), "does not have the number of rows .* metadata=13 files=12"),
-        (lambda folder: say_rows(folder, 12, "log.line.000000000.sql"), "does not have the number of rows .* files=7"),
+        (lambda folder: write_metadata(folder, 13), "does not have the number of rows .* metadata=13 files=12"),
+        (
+            lambda folder: write_metadata(folder, 12, "log.line.000000000.sql"),
+            "does not have the number of rows .* files=7",
+        ),
     ],
 )
-def test_a_dump_that_is_not_whole_is_named_and_nothing_is_written(
+def test_incomplete_dump_is_reported_and_nothing_is_written(
     server: MariaDb, dumped: Dumped, spoil: Any, said: str
 ) -> None:  # S3-13
     folder, _ = dumped
@@ -211,7 +212,7 @@ def test_a_dump_that_is_not_whole_is_named_and_nothing_is_written(
     assert rows(server, "SHOW DATABASES LIKE 'shop-1'") == []
 
 
-def test_a_statement_longer_than_a_packet_is_named_before_anything_is_written(server: MariaDb, dumped: Dumped) -> None:
+def test_statement_longer_than_a_packet_is_reported_before_any_write(server: MariaDb, dumped: Dumped) -> None:
     folder, _ = dumped
     put(folder / "log.line.000000007.sql", f"INSERT INTO `line` VALUES ('{'x' * (1 << 20)}', 1);\n")
     before = rows(server, "SELECT @@GLOBAL.max_allowed_packet")[0][0]
@@ -236,7 +237,7 @@ def test_tables_with_rows_are_not_overwritten(server: MariaDb, dumped: Dumped) -
     assert rows(server, "SHOW DATABASES LIKE 'shop-1'") == []
 
 
-def test_filters_and_routes_name_what_is_loaded_and_rules_on_rows_are_refused(server: MariaDb, dumped: Dumped) -> None:
+def test_filters_and_routes_select_tables_and_row_rules_are_refused(server: MariaDb, dumped: Dumped) -> None:
     folder, there = dumped
     rules = {
         "filter": {"replicate-do-db": ["log"]},
@@ -255,9 +256,7 @@ def test_filters_and_routes_name_what_is_loaded_and_rules_on_rows_are_refused(se
     assert caught.value.where["tables"] == "log.empty, log.line"
 
 
-def test_a_statement_that_the_server_refuses_leaves_what_is_before_it_and_says_where(
-    server: MariaDb, dumped: Dumped
-) -> None:
+def test_refused_statement_keeps_earlier_rows_and_names_its_position(server: MariaDb, dumped: Dumped) -> None:
     folder, there = dumped
     file = folder / "log.line.000000001.sql"
     text = file.read_text()
@@ -270,4 +269,4 @@ def test_a_statement_that_the_server_refuses_leaves_what_is_before_it_and_says_w
     assert not checkpoint.consistent
     execute(server, "ALTER TABLE `log`.line MODIFY what VARCHAR(200)")
     load_base(replication(server), find_base(folder), CLUSTER)
-    assert sum(shown(server)["`log`.line"].values()) == sum(there["`log`.line"].values())
+    assert sum(read_rows(server)["`log`.line"].values()) == sum(there["`log`.line"].values())

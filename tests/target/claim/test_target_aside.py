@@ -1,4 +1,4 @@
-"""One table that cannot go on does not stop the others: set aside, passed over in the ledger, brought back."""
+"""A table that fails does not stop the others: it is set aside, skipped in the ledger, and brought back later."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def checkpoint(server: MariaDb) -> tuple[int, bool]:
     return found["commitTS"], found["consistent"]
 
 
-def aside(target: Target) -> dict[tuple[str, str], tuple[int, str]]:
+def list_aside(target: Target) -> dict[tuple[str, str], tuple[int, str]]:
     with closing(Session(target)) as session:
         found = read_aside(session, target.checkpoint_schema, CLUSTER)
     return {name: (one.since, one.by) for name, one in found.items()}
 
 
-def both(target: Target, lo: int = 100, hi: int = 200, key: int = 1) -> Window:
-    """Rows of both tables, with the definitions that they have now."""
+def window_of_both(target: Target, lo: int = 100, hi: int = 200, key: int = 1) -> Window:
+    """A window with rows of both tables, and their current definitions."""
     return Window(lo, hi).put((key, f"v{key}"), verify=True).log(f"line {key}").into(target, T, LOG)
 
 
@@ -65,11 +65,11 @@ def change_t(server: MariaDb) -> None:
 
 @pytest.mark.parametrize("broken", [drop_t, change_t])
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_a_missing_or_drifted_table_stops_all_by_default_and_the_hint_works_inside_the_open_window(
+def test_broken_table_stops_the_run_by_default_and_can_be_set_aside_in_the_open_window(
     server: MariaDb, target: Target, broken: Callable[[MariaDb], None], mode: str
 ) -> None:  # U-16
     target = target.model_copy(update={"mode": mode})
-    window = both(target)
+    window = window_of_both(target)
     broken(server)
     with pytest.raises(Drift) as stop:
         apply(target, window)
@@ -79,46 +79,46 @@ def test_a_missing_or_drifted_table_stops_all_by_default_and_the_hint_works_insi
     result = apply(target, window)
     assert (result.state, result.passed_over, result.batches) == ("applied", 1, 1)
     assert rows(server, "SELECT line FROM app.log") == [("line 1",)]
-    # DESIGN 3.8, 3.11: the target is not the source; what was passed over is in the ledger
+    # DESIGN 3.8, 3.11: the target differs from the source; the ledger records what was skipped
     assert checkpoint(server) == (200, False)
     assert rows(server, PASSED) == [(0, 2, 0)]
-    assert aside(target) == {T: (100, "command")}
+    assert list_aside(target) == {T: (100, "command")}
 
 
 @pytest.mark.parametrize("broken", [drop_t, change_t])
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_by_the_policy_the_others_go_on_window_after_window(
+def test_policy_sets_a_broken_table_aside_and_other_tables_continue(
     server: MariaDb, policy: Target, broken: Callable[[MariaDb], None], mode: str
 ) -> None:  # U-16
     policy = policy.model_copy(update={"mode": mode})
-    first, second = both(policy), both(policy, 200, 300, key=2)
+    first, second = window_of_both(policy), window_of_both(policy, 200, 300, key=2)
     broken(server)
     result = apply(policy, first)
     assert [one["table"] for one in result.newly_aside] == ["app.t"]
     assert result.tables == {LOG}
-    # Not set aside a second time, and from where it was first.
+    # It is not set aside again and keeps its first position.
     again = apply(policy, second)
     assert (again.newly_aside, [one["table"] for one in again.aside]) == ([], ["app.t"])
-    assert aside(policy) == {T: (100, "policy")}
+    assert list_aside(policy) == {T: (100, "policy")}
     assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("line 1",), ("line 2",)]
     assert checkpoint(server) == (300, False)
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_a_row_that_is_refused_sets_its_table_aside_and_what_the_segment_has_stored_stays_exact(
+def test_refused_row_sets_its_table_aside_and_stored_rows_stay_exact(
     server: MariaDb, policy: Target, mode: str
 ) -> None:
     policy = policy.model_copy(update={"mode": mode})
     window = Window(100, 200).log("a", "a").put((1, "x" * 30)).log("b").into(policy, T, LOG)
     result = apply(policy, window)
     assert "Data too long" in result.newly_aside[0]["reason"]
-    # The keyless table has each row once, though the segment was tried twice.
+    # The keyless table has each row once, although the segment was tried twice.
     assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("a",), ("a",), ("b",)]
     assert rows(server, "SELECT * FROM app.t") == []
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_a_key_that_is_not_there_sets_its_table_aside(server: MariaDb, policy: Target, mode: str) -> None:  # R-13
+def test_missing_written_key_sets_its_table_aside(server: MariaDb, policy: Target, mode: str) -> None:  # R-13
     policy = policy.model_copy(update={"mode": mode})
     execute(server, "ALTER TABLE app.t MODIFY v VARCHAR(20) COLLATE utf8mb4_general_ci, ADD UNIQUE KEY (v)")
     window = Window(100, 200).put((1, "a"), verify=True).put((2, "A"), verify=True).log("x").into(policy, T, LOG)
@@ -127,8 +127,8 @@ def test_a_key_that_is_not_there_sets_its_table_aside(server: MariaDb, policy: T
     assert checkpoint(server) == (200, False)
 
 
-def altered(target: Target, sql: str, names: list[tuple[str, str]]) -> Window:
-    """Rows, a DDL about `names`, rows behind it."""
+def window_around_ddl(target: Target, sql: str, names: list[tuple[str, str]]) -> Window:
+    """A window with rows, a DDL on `names`, and more rows."""
     with closing(Session(target)) as session:
         forms = read_definitions(session, names, target.db_type)
     window = Window(100, 300).log("before").into(target, LOG)
@@ -136,47 +136,47 @@ def altered(target: Target, sql: str, names: list[tuple[str, str]]) -> Window:
     return window.log("behind").into(target, LOG)
 
 
-def test_a_ddl_that_is_refused_sets_its_table_aside_and_no_other(server: MariaDb, policy: Target) -> None:
+def test_refused_ddl_sets_only_its_table_aside(server: MariaDb, policy: Target) -> None:
     execute(server, "INSERT INTO app.t VALUES (1, 'same'), (2, 'same')")
-    window = altered(policy, "ALTER TABLE t ADD UNIQUE KEY (v)", [T]).put((3, "c"))
+    window = window_around_ddl(policy, "ALTER TABLE t ADD UNIQUE KEY (v)", [T]).put((3, "c"))
     result = apply(policy, window)
     assert (result.ddls, result.passed_over) == (0, 2)
     assert "Duplicate entry" in result.newly_aside[0]["reason"]
     assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("before",), ("behind",)]
     assert rows(server, "SELECT id FROM app.t ORDER BY 1") == [(1,), (2,)]
-    # The DDL has its row as well (phase 0), at the place where it was not run.
+    # The ledger also has a row for the DDL (phase 0), in its segment.
     assert rows(server, PASSED) == [(1, 0, 0), (1, 2, 1)]
-    assert aside(policy) == {T: (199, "policy")}
+    assert list_aside(policy) == {T: (199, "policy")}
 
 
-def test_a_replacement_of_a_ddl_that_fails_is_refused_and_sets_its_table_aside(server: MariaDb, policy: Target) -> None:
+def test_failed_replacement_of_a_ddl_sets_its_table_aside(server: MariaDb, policy: Target) -> None:
     nothing = Definitions((), ())
     ddl = LandedDdl(200, 200, 199, 1, 1, 34, "app", "t", "q", "q", "apply", "", nothing, nothing)
     stands = make_refusing_batch(1, ddl, "it cannot be said: it's a 'sequence'" + "!" * 200)
-    result = apply(policy, altered(policy, stands.sql[-1], [T]).put((1, "a")))
+    result = apply(policy, window_around_ddl(policy, stands.sql[-1], [T]).put((1, "a")))
     assert "200: it cannot be said: it's a 'sequence'!" in result.newly_aside[0]["reason"]
     assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("before",), ("behind",)]
 
 
-def test_a_ddl_about_a_table_that_is_aside_takes_the_others_it_is_about_along(server: MariaDb, target: Target) -> None:
-    # A rename that was not run leaves both names as they are not at the source.
-    apply(target, both(target))
+def test_ddl_on_a_table_aside_sets_its_other_tables_aside(server: MariaDb, target: Target) -> None:
+    # After a rename that was not run, neither name matches the source.
+    apply(target, window_of_both(target))
     set_aside(target, CLUSTER, NAME, [T], "by hand", 0)
     window = Window(200, 400).ddl(300, "RENAME TABLE t TO u", [T, ("app", "u")])
     window.statement("REPLACE INTO app.u VALUES (9, 'x')", table="u").log("behind")
     assert apply(target, window).passed_over == 2
-    assert aside(target) == {T: (200, "command"), ("app", "u"): (200, "policy")}
+    assert list_aside(target) == {T: (200, "command"), ("app", "u"): (200, "policy")}
     assert rows(server, "SHOW TABLES IN app") == [("log",), ("t",)]
 
 
-def test_a_ddl_of_a_database_is_run_whatever_is_aside_in_it(server: MariaDb, target: Target) -> None:
-    apply(target, both(target))
+def test_ddl_on_a_database_runs_even_if_tables_in_it_are_aside(server: MariaDb, target: Target) -> None:
+    apply(target, window_of_both(target))
     set_aside(target, CLUSTER, NAME, [T], "by hand", 0)
     apply(target, Window(200, 400).ddl(300, "DROP DATABASE app", [("app", "")], Expected({"app": False})))
     assert rows(server, "SHOW DATABASES LIKE 'app'") == []
 
 
-def test_of_a_batch_in_commit_order_the_statements_of_other_tables_run(server: MariaDb, policy: Target) -> None:
+def test_other_tables_statements_of_an_ordered_batch_run(server: MariaDb, policy: Target) -> None:
     execute(
         server,
         "DROP DATABASE IF EXISTS d",
@@ -201,35 +201,35 @@ def test_of_a_batch_in_commit_order_the_statements_of_other_tables_run(server: M
     execute(server, "DROP DATABASE d")
 
 
-def test_what_a_statement_writes_is_known_by_its_beginning() -> None:
+def test_table_of_a_statement_is_read_from_its_beginning() -> None:
     assert table_of_statement("INSERT INTO `a`.`b` (`x`) VALUES (1)") == ("a", "b")
     assert table_of_statement("REPLACE INTO `a``b`.`c d` (`x`) VALUES (1)") == ("a`b", "c d")
     assert table_of_statement("DELETE FROM `a`.`b` WHERE `x` = 'UPDATE `c`.`d` '") == ("a", "b")
     assert table_of_statement("UPDATE `a`.`b` SET `x` = 1") == ("a", "b")
 
 
-def test_no_table_is_set_aside_for_what_the_server_as_a_whole_refuses(server: MariaDb, policy: Target) -> None:
-    window = both(policy)
+def test_server_wide_error_sets_no_table_aside(server: MariaDb, policy: Target) -> None:
+    window = window_of_both(policy)
     trigger = (
         "CREATE TRIGGER app.full BEFORE INSERT ON app.t FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1021"
     )
     execute(server, trigger)
     with pytest.raises(TargetRefused):
         apply(policy, window)
-    assert aside(policy) == {}
+    assert list_aside(policy) == {}
 
 
-def test_more_tables_than_configured_are_not_set_aside(server: MariaDb, policy: Target) -> None:
+def test_no_more_tables_than_configured_are_set_aside(server: MariaDb, policy: Target) -> None:
     policy = policy.model_copy(update={"most_set_aside": 1})
-    window = both(policy)
+    window = window_of_both(policy)
     execute(server, "DROP TABLE app.t", "DROP TABLE app.log")
     with pytest.raises(Drift, match="most-set-aside = 1"):
         apply(policy, window)
-    assert aside(policy) == {}
+    assert list_aside(policy) == {}
 
 
 @pytest.mark.parametrize(("step", "number"), [("aside", 1), ("batch", 1), ("batch", 2), ("before_commit", 3)])
-def test_a_run_that_dies_around_it_is_continued_with_the_same_tables_aside(
+def test_crash_around_setting_aside_resumes_with_the_same_tables_aside(
     server: MariaDb, policy: Target, step: str, number: int
 ) -> None:
     policy = policy.model_copy(update={"mode": "parallel", "worker_count": 1})
@@ -242,15 +242,15 @@ def test_a_run_that_dies_around_it_is_continued_with_the_same_tables_aside(
         apply(policy, window, at(step, number, die))
     assert apply(policy, window).state == "applied"
     assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("a",), ("b",)]
-    assert aside(policy) == {T: (100, "policy")}
+    assert list_aside(policy) == {T: (100, "policy")}
 
 
-def test_between_windows_the_target_can_be_held_and_is_consistent_with_the_last_table_back(
+def test_target_can_be_held_between_windows_and_is_consistent_after_the_last_table_returns(
     server: MariaDb, target: Target
 ) -> None:
-    apply(target, both(target))
+    apply(target, window_of_both(target))
     set_aside(target, CLUSTER, NAME, [T, LOG], "by hand", 0)
-    apply(target, both(target, 200, 300, key=2))
+    apply(target, window_of_both(target, 200, 300, key=2))
     assert read_position(target, NAME, CLUSTER).aside == {T, LOG}
     with SettledTarget(target, NAME, CLUSTER) as held:
         assert held.checkpoint().commit_ts == 300
@@ -259,34 +259,34 @@ def test_between_windows_the_target_can_be_held_and_is_consistent_with_the_last_
         assert checkpoint(server) == (300, False)
         held.bring_back(found[LOG], 300)
     assert checkpoint(server) == (300, True)
-    assert aside(target) == {}
+    assert list_aside(target) == {}
 
 
-def test_a_table_that_is_aside_needs_no_safe_mode_for_the_others(server: MariaDb, target: Target) -> None:
-    # `consistent` is false, and still no other writer was there (R-59).
+def test_table_aside_does_not_force_safe_mode_for_others(server: MariaDb, target: Target) -> None:
+    # `consistent` is false although there was no other writer (R-59).
     auto = target.model_copy(update={"safe_mode": "auto"})
-    apply(auto, both(auto))
+    apply(auto, window_of_both(auto))
     set_aside(auto, CLUSTER, NAME, [T], "by hand", 0)
     assert read_position(auto, NAME, CLUSTER).forms == "plain"
-    apply(auto, both(auto, 200, 300, key=2))
+    apply(auto, window_of_both(auto, 200, 300, key=2))
     assert rows(server, "SELECT exit_ts FROM tidb_binlog.binlake_progress") == [(300,)]
 
 
-def test_what_would_hide_why_the_checkpoint_is_not_consistent_is_refused(target: Target) -> None:
+def test_tables_aside_and_inconsistent_applies_exclude_each_other(target: Target) -> None:
     target = target.model_copy(update={"safe_mode_duration_s": 0.0})
-    apply(target, both(target))
+    apply(target, window_of_both(target))
     with SettledTarget(target, NAME, CLUSTER) as held:
-        held.apply(list(both(target).batches(0, 2))[:1], 200, consistent=False)
+        held.apply(list(window_of_both(target).batches(0, 2))[:1], 200, consistent=False)
     with pytest.raises(CheckpointConflict, match="not match any state of the source"):
         set_aside(target, CLUSTER, NAME, [T], "by hand", 0)
-    apply(target, both(target, 200, 300, key=2))
+    apply(target, window_of_both(target, 200, 300, key=2))
     set_aside(target, CLUSTER, NAME, [T], "by hand", 0)
     with SettledTarget(target, NAME, CLUSTER) as held, pytest.raises(CheckpointConflict, match="table back"):
-        held.apply(list(both(target).batches(0, 2))[:1], 300, consistent=False)
+        held.apply(list(window_of_both(target).batches(0, 2))[:1], 300, consistent=False)
 
 
-def test_inside_an_open_window_the_target_is_not_held(server: MariaDb, target: Target) -> None:
-    window = both(target)
+def test_target_cannot_be_held_inside_an_open_window(server: MariaDb, target: Target) -> None:
+    window = window_of_both(target)
     drop_t(server)
     with pytest.raises(Drift):
         apply(target, window)
@@ -295,19 +295,19 @@ def test_inside_an_open_window_the_target_is_not_held(server: MariaDb, target: T
         SettledTarget(target, NAME, CLUSTER).__enter__()
 
 
-def test_a_target_of_an_older_version_gets_the_table_with_its_next_window(server: MariaDb, target: Target) -> None:
-    apply(target, both(target))
+def test_target_of_an_older_version_gets_the_aside_table_with_its_next_window(server: MariaDb, target: Target) -> None:
+    apply(target, window_of_both(target))
     execute(server, "DROP TABLE tidb_binlog.binlake_aside")
     assert read_position(target, NAME, CLUSTER).aside == frozenset()
-    window = both(target, 200, 300, key=2)
+    window = window_of_both(target, 200, 300, key=2)
     window.plans = [replace(window.plans[0], rows=2)]
     assert apply(target, window).state == "applied"
     assert rows(server, "SELECT COUNT(*) FROM tidb_binlog.binlake_aside") == [(0,)]
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_breaks_whenever_the_other_tables_are_exact(server: MariaDb, policy: Target, seed: int) -> None:
-    """Random windows and modes, a table that breaks in between, crashes at random steps: each line is there once."""
+def test_other_tables_stay_exact_with_random_failures(server: MariaDb, policy: Target, seed: int) -> None:
+    """Random windows and modes, a table that breaks in between, crashes at random steps: each line is stored once."""
     chance = Random(seed)
     lines: list[str] = []
     breaks = chance.randrange(5)
@@ -328,4 +328,4 @@ def test_whatever_breaks_whenever_the_other_tables_are_exact(server: MariaDb, po
             except Crash:
                 server.end_sessions()
         assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [(line,) for line in sorted(lines)]
-        assert checkpoint(server) == (101 + number, not aside(policy))
+        assert checkpoint(server) == (101 + number, not list_aside(policy))

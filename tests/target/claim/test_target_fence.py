@@ -1,4 +1,4 @@
-"""One writer: who was taken over writes nothing more, whatever it was doing, and who lives is not taken over."""
+"""One writer at a time: a process that lost its claim writes nothing more, and a live process keeps its claim."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar, cast
 
 import pymysql
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, apply_in_child, at, is_stopped, signal_me, wait_until
 
@@ -36,17 +36,17 @@ def sessions(target: Target) -> Callable[[], Session]:
     return lambda: Session(target)
 
 
-def pretend_elsewhere(server: MariaDb) -> None:
-    """The holder is on another host, so only its lease tells whether it lives."""
+def pretend_remote_holder(server: MariaDb) -> None:
+    """Make the holder look as if it were on another host, so that only its lease shows whether it lives."""
     execute(server, f"UPDATE {SCHEMA}.binlake_lease SET owner = 'elsewhere:1:1'")
 
 
-def run_out(server: MariaDb) -> None:
-    """The lease ended a second ago."""
+def expire_lease(server: MariaDb) -> None:
+    """Set the end of the lease to a second ago."""
     execute(server, f"UPDATE {SCHEMA}.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
 
 
-def test_epochs_rise_and_the_newest_proves(target: Target, sessions: Callable[[], Session]) -> None:
+def test_epochs_rise_and_only_the_newest_is_valid(target: Target, sessions: Callable[[], Session]) -> None:
     # R-02
     one, two = sessions(), sessions()
     old = take_fence(one, target, NAME)
@@ -63,85 +63,85 @@ def test_epochs_rise_and_the_newest_proves(target: Target, sessions: Callable[[]
     new.release(two)
 
 
-def test_a_holder_elsewhere_is_waited_for_by_its_lease(
+def test_remote_holder_blocks_until_its_lease_expires(
     server: MariaDb, target: Target, sessions: Callable[[], Session]
 ) -> None:
     one, two = sessions(), sessions()
     take_fence(one, target, NAME)
-    pretend_elsewhere(server)
+    pretend_remote_holder(server)
     with pytest.raises(LeaseHeld, match=r"elsewhere:1:1 applies this replication until \d{4}-"):
         take_fence(two, target, NAME)
-    run_out(server)
+    expire_lease(server)
     take_fence(two, target, NAME).release(two)
 
 
-def test_this_process_does_not_take_over_itself(target: Target, sessions: Callable[[], Session]) -> None:
+def test_process_does_not_take_over_its_own_claim(target: Target, sessions: Callable[[], Session]) -> None:
     one, two = sessions(), sessions()
     fence = take_fence(one, target, NAME)
     with pytest.raises(LeaseHeld):
         take_fence(two, target, NAME)
-    # A run that broke off gives its claim up, reachable server or not.
+    # An interrupted run gives up its claim, whether or not it reaches the server.
     fence.abandon()
     take_fence(two, target, NAME).release(two)
 
 
-def test_another_replication_does_not_wait(target: Target, sessions: Callable[[], Session]) -> None:
+def test_another_replication_is_not_blocked(target: Target, sessions: Callable[[], Session]) -> None:
     one, two = sessions(), sessions()
     first, second = take_fence(one, target, NAME), take_fence(two, target, "other")
     first.release(one)
     second.release(two)
 
 
-def test_a_dead_process_of_this_host_is_taken_over_at_once(server: MariaDb, target: Target) -> None:
+def test_dead_local_process_is_taken_over_at_once(server: MariaDb, target: Target) -> None:
     pid = apply_in_child(target, Window(0, 1).put((1, "a")), at("batch", 1, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     assert rows(server, f"SELECT lease_until > UTC_TIMESTAMP(6) FROM {SCHEMA}.binlake_lease") == [(1,)]
     assert apply(target, Window(0, 1).put((1, "a"))).state == "applied"
 
 
-def test_a_live_process_of_this_host_is_not_taken_over_even_if_its_lease_stands(target: Target) -> None:
+def test_live_local_process_is_not_taken_over(target: Target) -> None:
     pid = apply_in_child(target, Window(0, 1).put((1, "a")), at("batch", 1, signal_me(signal.SIGSTOP)))
     wait_until(lambda: is_stopped(pid))
     with pytest.raises(LeaseHeld, match=f":{pid}:"):
         apply(target, Window(0, 1).put((1, "a")))
     os.kill(pid, signal.SIGCONT)
-    assert ended(pid) == 0
+    assert wait_for_exit(pid) == 0
 
 
 STOPS = ["opened", "batch", "before_commit", "after_commit"]
 
 
 @pytest.mark.parametrize(("step", "later"), list(itertools.product(STOPS, [False, True])))
-def test_a_stopped_process_that_wakes_up_writes_nothing(
+def test_stopped_process_writes_nothing_after_a_takeover(
     server: MariaDb, target: Target, step: str, later: bool
 ) -> None:
-    # R-02: stopped at any point, taken over, continued; `later`: when a newer window is down as well
+    # R-02: stopped at any point, taken over, then continued; `later`: a newer window was applied meanwhile
     old = Window(0, 1).put((1, "w1")).log("once")
     number = 2 if step in ("before_commit", "after_commit") else 1
     pid = apply_in_child(target, old, at(step, number, signal_me(signal.SIGSTOP)))
     wait_until(lambda: is_stopped(pid))
-    run_out(server)
+    expire_lease(server)
     apply(target, old)
     if later:
         apply(target, Window(1, 2).put((1, "w2")))
     before = rows(server, f"SELECT * FROM {SCHEMA}.binlake_fence")
     os.kill(pid, signal.SIGCONT)
-    assert ended(pid) == (0 if step == "after_commit" else 1)
+    assert wait_for_exit(pid) == (0 if step == "after_commit" else 1)
     assert rows(server, "SELECT * FROM app.t") == [(1, "w2" if later else "w1")]
     assert rows(server, "SELECT * FROM app.log") == [("once",)]
     assert rows(server, f"SELECT * FROM {SCHEMA}.binlake_fence") == before
 
 
-def test_a_take_over_waits_for_the_transaction_that_proved(
+def test_takeover_waits_for_a_transaction_that_proved_the_fence(
     server: MariaDb, target: Target, sessions: Callable[[], Session]
 ) -> None:
-    # R-02: a session that does not hold the lock (a proxy hides it) still fences by its row lock
+    # R-02: a session whose lock the takeover cannot see (behind a proxy) is still fenced by its row lock
     one, two = sessions(), sessions()
     fence = take_fence(one, target, NAME)
     one.rows("SELECT RELEASE_ALL_LOCKS()")
     one.begin()
     fence.prove(one)
-    run_out(server)
+    expire_lease(server)
     two.execute("SET SESSION innodb_lock_wait_timeout = 1")
     with pytest.raises(Exception, match="Lock wait timeout"):
         take_fence(two, target, NAME)
@@ -151,10 +151,10 @@ def test_a_take_over_waits_for_the_transaction_that_proved(
     take_fence(two, target, NAME).release(two)
 
 
-def test_the_keeper_renews_and_learns_of_a_take_over(
+def test_keeper_renews_the_lease_and_notices_a_takeover(
     server: MariaDb, target: Target, sessions: Callable[[], Session]
 ) -> None:
-    # R-29: a long statement does not let the lease run out
+    # R-29: a long statement does not let the lease expire
     short = target.model_copy(update={"lease_s": 1})
     one = sessions()
     fence = take_fence(one, short, NAME)
@@ -163,7 +163,7 @@ def test_the_keeper_renews_and_learns_of_a_take_over(
         return rows(server, f"SELECT lease_until FROM {SCHEMA}.binlake_lease")[0][0]
 
     with LeaseKeeper(short, fence) as keeper:
-        # The transaction that proved the fence does not hold the lease's row.
+        # The transaction that proved the fence does not lock the lease's row.
         one.begin()
         fence.prove(one)
         first = until()
@@ -174,9 +174,7 @@ def test_the_keeper_renews_and_learns_of_a_take_over(
     fence.abandon()
 
 
-def test_the_keeper_survives_a_server_that_is_gone_for_a_while(
-    server: MariaDb, target: Target, sessions: Callable[[], Session]
-) -> None:
+def test_keeper_survives_a_server_outage(server: MariaDb, target: Target, sessions: Callable[[], Session]) -> None:
     short = target.model_copy(update={"lease_s": 1})
     fence = take_fence(sessions(), short, NAME)
     with LeaseKeeper(short, fence) as keeper:
@@ -188,7 +186,7 @@ def test_the_keeper_survives_a_server_that_is_gone_for_a_while(
     fence.abandon()
 
 
-def test_an_epoch_that_never_was_proves_nothing(target: Target, sessions: Callable[[], Session]) -> None:
+def test_unknown_epoch_is_fenced(target: Target, sessions: Callable[[], Session]) -> None:
     session = sessions()
     session.begin()
     with pytest.raises(Fenced):
@@ -196,8 +194,8 @@ def test_an_epoch_that_never_was_proves_nothing(target: Target, sessions: Callab
     session.close()
 
 
-def test_a_connection_is_opened_for_the_present_holder_only(target: Target, sessions: Callable[[], Session]) -> None:
-    # R-02: before a further connection takes its name, outside of a transaction
+def test_connection_is_opened_only_for_the_current_holder(target: Target, sessions: Callable[[], Session]) -> None:
+    # R-02: checked before a further connection takes its name, outside a transaction
     one, two = sessions(), sessions()
     old = take_fence(one, target, NAME)
     old.require_current(one)
@@ -209,10 +207,10 @@ def test_a_connection_is_opened_for_the_present_holder_only(target: Target, sess
     new.release(two)
 
 
-def test_a_session_that_was_lost_gives_its_name_to_the_next_one_of_the_holder(
+def test_lost_session_loses_its_name_to_the_holders_next_session(
     target: Target, sessions: Callable[[], Session]
 ) -> None:
-    # R-61: the server may keep a lost connection; a take-over must find the session that writes now
+    # R-61: the server may keep a lost connection; a takeover must find the session that writes now
     lost, again = sessions(), sessions()
     fence = take_fence(lost, target, NAME)
     fence.register(again)
@@ -233,7 +231,7 @@ def test_a_session_that_was_lost_gives_its_name_to_the_next_one_of_the_holder(
         ("", None),
     ],
 )
-def test_a_holder_is_read_from_what_it_wrote_and_from_nothing_else(text: str, holder: LeaseHolder | None) -> None:
+def test_lease_holder_is_parsed_only_from_its_own_form(text: str, holder: LeaseHolder | None) -> None:
     assert LeaseHolder.parse(text) == holder
     assert holder is None or str(holder) == text
 
@@ -242,18 +240,18 @@ def lease(server: MariaDb) -> tuple[int, str, object]:
     return rows(server, f"SELECT epoch, owner, lease_until FROM {SCHEMA}.binlake_lease")[0]
 
 
-def test_a_renewed_lease_is_seen_by_others_at_once_and_a_lost_one_is_not_renewed(
+def test_renewed_lease_is_visible_at_once_and_a_lost_one_is_not_renewed(
     server: MariaDb, target: Target, sessions: Callable[[], Session]
 ) -> None:
     one = sessions()
     fence = take_fence(one, target, NAME)
-    run_out(server)
+    expire_lease(server)
     before = lease(server)
     assert fence.renew(one) is True
     after = lease(server)
     assert after[:2] == before[:2]
     assert rows(server, f"SELECT lease_until > UTC_TIMESTAMP(6) FROM {SCHEMA}.binlake_lease") == [(1,)]
-    # Nothing of it stays locked: a take-over may look.
+    # No lock remains, so a takeover can read the lease.
     assert rows(server, f"SELECT 1 FROM {SCHEMA}.binlake_lease FOR UPDATE NOWAIT") == [(1,)]
     execute(server, f"UPDATE {SCHEMA}.binlake_lease SET epoch = epoch + 1")
     later = lease(server)
@@ -262,7 +260,7 @@ def test_a_renewed_lease_is_seen_by_others_at_once_and_a_lost_one_is_not_renewed
     fence.abandon()
 
 
-def test_a_claim_is_forgotten_by_an_older_copy_of_the_server_only(
+def test_claim_counts_as_forgotten_only_on_an_older_copy_of_the_server(
     server: MariaDb, target: Target, sessions: Callable[[], Session]
 ) -> None:
     one = sessions()
@@ -278,9 +276,7 @@ def test_a_claim_is_forgotten_by_an_older_copy_of_the_server_only(
     fence.abandon()
 
 
-def test_each_connection_of_a_holder_proves_by_a_row_of_its_own(
-    target: Target, sessions: Callable[[], Session]
-) -> None:
+def test_each_connection_of_a_holder_proves_its_own_fence_row(target: Target, sessions: Callable[[], Session]) -> None:
     one, two = sessions(), sessions()
     two.execute("SET SESSION innodb_lock_wait_timeout = 1")
     fence = take_fence(one, target, NAME)
@@ -288,7 +284,7 @@ def test_each_connection_of_a_holder_proves_by_a_row_of_its_own(
     assert worker == Fence(SCHEMA, NAME, fence.epoch, fence.lease_s, 2)
     one.begin()
     two.begin()
-    # Neither waits for the other, and each counts its own transactions.
+    # Neither blocks the other, and each counts its own transactions.
     assert (fence.prove(one), worker.prove(two)) == (1, 1)
     two.commit()
     two.begin()
@@ -298,9 +294,9 @@ def test_each_connection_of_a_holder_proves_by_a_row_of_its_own(
     fence.release(one)
 
 
-def test_a_name_that_somebody_else_takes_again_is_not_waited_for_twice(target: Target) -> None:
+def test_name_taken_again_by_another_session_is_not_retried_twice(target: Target) -> None:
     class Taken:
-        """A server on which another session always holds the name, and is gone when it is to be ended."""
+        """A server on which another session always holds the name, but has ended when it is to be killed."""
 
         connection_id = 1
         asked: ClassVar[list[str]] = []
@@ -317,7 +313,7 @@ def test_a_name_that_somebody_else_takes_again_is_not_waited_for_twice(target: T
     assert len(Taken.asked) == 2
 
 
-def test_a_release_that_does_not_reach_the_server_holds_nobody_back_here(
+def test_release_that_does_not_reach_the_server_does_not_block_this_process(
     target: Target, sessions: Callable[[], Session]
 ) -> None:
     one, two = sessions(), sessions()
@@ -325,11 +321,11 @@ def test_a_release_that_does_not_reach_the_server_holds_nobody_back_here(
     two.kill(one.connection_id)
     with pytest.raises(TargetUnavailable):
         fence.release(one)
-    # The lease stands, and names this process, which has given it up.
+    # The lease still names this process, which has given it up.
     take_fence(two, target, NAME).release(two)
 
 
-def test_a_release_gives_up_lease_and_name_of_its_own_epoch_only(
+def test_release_gives_up_only_the_lease_and_name_of_its_epoch(
     server: MariaDb, target: Target, sessions: Callable[[], Session]
 ) -> None:
     one, two = sessions(), sessions()
@@ -345,7 +341,7 @@ def test_a_release_gives_up_lease_and_name_of_its_own_epoch_only(
     newer.release(two)
 
 
-def test_from_its_look_at_the_lease_to_the_new_epoch_no_other_claim_may_look(
+def test_claim_locks_the_lease_until_it_has_raised_the_epoch(
     server: MariaDb, target: Target, sessions: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: list[int] = []
@@ -358,12 +354,14 @@ def test_from_its_look_at_the_lease_to_the_new_epoch_no_other_claim_may_look(
     monkeypatch.setattr("binlake.target.claim.fence._end_sessions", look)
     one = sessions()
     take_fence(one, target, NAME).release(one)
-    # MySQL has a number of its own for NOWAIT.
+    # MySQL has a separate error number for NOWAIT.
     assert refused == [3572 if target.db_type == "mysql" else 1205]
 
 
-def test_a_take_over_ends_the_right_of_every_connection(target: Target, sessions: Callable[[], Session]) -> None:
-    # R-02: also of workers that there were before
+def test_takeover_invalidates_all_connections_of_the_old_holder(
+    target: Target, sessions: Callable[[], Session]
+) -> None:
+    # R-02: also connections of former workers
     one, two = sessions(), sessions()
     old = take_fence(one, target, NAME)
     old.release(one)
@@ -379,7 +377,7 @@ def test_a_take_over_ends_the_right_of_every_connection(target: Target, sessions
     new.release(two)
 
 
-def test_a_holder_in_another_form_is_taken_for_alive(
+def test_holder_in_an_unknown_form_counts_as_alive(
     server: MariaDb, target: Target, sessions: Callable[[], Session]
 ) -> None:
     one = sessions()
@@ -390,7 +388,7 @@ def test_a_holder_in_another_form_is_taken_for_alive(
     assert describe_holder(target, NAME).startswith("somebody applies this replication until 2")
 
 
-def test_who_holds_the_lease_is_an_error_where_the_table_is_not_ours(
+def test_describing_the_holder_fails_for_a_foreign_lease_table(
     server: MariaDb, target: Target, sessions: Callable[[], Session]
 ) -> None:
     assert describe_holder(target, NAME) == ""
@@ -400,7 +398,7 @@ def test_who_holds_the_lease_is_an_error_where_the_table_is_not_ours(
         describe_holder(target, NAME)
 
 
-def test_a_session_that_does_not_end_is_named_and_the_lease_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_that_does_not_end_is_named_and_the_lease_is_unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stuck:
         """A server on which a session rolls back for hours."""
 

@@ -1,4 +1,4 @@
-"""Who is in the way on the target, as somebody who waits sees it: no lock taken, nothing decided."""
+"""`describe_holder` shows who blocks the target; it takes no lock and decides nothing."""
 
 import pytest
 from support.mariadb import MariaDb, execute
@@ -12,7 +12,7 @@ from binlake.target.session.tables import create_tables
 pytestmark = pytest.mark.mariadb
 
 
-def test_a_lease_is_seen_while_its_holder_may_live(target: Target, server: MariaDb) -> None:  # R-02
+def test_lease_is_described_while_its_holder_may_live(target: Target, server: MariaDb) -> None:  # R-02
     assert describe_holder(target, NAME) == ""
     session = Session(target)
     create_tables(session, target.checkpoint_schema)
@@ -27,7 +27,7 @@ def test_a_lease_is_seen_while_its_holder_may_live(target: Target, server: Maria
     session.close()
 
 
-def test_a_holder_of_this_host_whose_process_ended_holds_nothing(target: Target, server: MariaDb) -> None:
+def test_ended_process_of_this_host_holds_nothing(target: Target, server: MariaDb) -> None:
     session = Session(target)
     create_tables(session, target.checkpoint_schema)
     fence = take_fence(session, target, NAME)

@@ -1,4 +1,4 @@
-"""Which rows of the ledger a new window keeps: a batch that they name is not applied again."""
+"""Which rows of the ledger a new window keeps: a batch with such a row is not applied again."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def windows(server: MariaDb) -> list[tuple[int, int]]:
     return [(int(lo), int(hi)) for lo, hi in found]
 
 
-def test_a_new_window_keeps_the_ledger_of_the_one_before_it(server: MariaDb, target: Target) -> None:
+def test_new_window_keeps_the_ledger_of_the_previous_one(server: MariaDb, target: Target) -> None:
     for lo in (0, 100, 200):
         apply(target, Window(lo, lo + 100).log(f"line {lo}"))
     assert windows(server) == [(100, 200), (200, 300)]
 
 
-def test_a_new_window_leaves_the_ledger_of_others_alone(server: MariaDb, target: Target) -> None:
+def test_new_window_keeps_the_ledger_of_other_replications(server: MariaDb, target: Target) -> None:
     apply(target, Window(0, 100).log("first"))
     execute(server, "UPDATE tidb_binlog.binlake_ledger SET task = 'other'")
     apply(target, Window(100, 200).log("second"))
@@ -35,8 +35,8 @@ def test_a_new_window_leaves_the_ledger_of_others_alone(server: MariaDb, target:
     assert rows(server, "SELECT lo FROM tidb_binlog.binlake_ledger WHERE task = 'other'") == [(0,)]
 
 
-def test_a_ledger_that_is_ahead_of_the_checkpoint_keeps_no_row_from_the_target(server: MariaDb, target: Target) -> None:
-    # The checkpoint and the rows were put back, the ledger was not: the same batches have the same digests.
+def test_ledger_ahead_of_a_restored_checkpoint_skips_no_rows(server: MariaDb, target: Target) -> None:
+    # The checkpoint and the rows were restored, but not the ledger: the same batches have the same digests.
     apply(target, Window(0, 100).log("first"))
     apply(target, Window(100, 200).log("second"))
     execute(
@@ -48,7 +48,7 @@ def test_a_ledger_that_is_ahead_of_the_checkpoint_keeps_no_row_from_the_target(s
     assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("first",), ("second",)]
 
 
-def test_rows_are_gathered_for_few_statements_and_each_is_written_once() -> None:
+def test_ledger_rows_are_written_once_in_few_statements() -> None:
     written: list[int] = []
 
     class Counting:
@@ -67,7 +67,7 @@ def test_rows_are_gathered_for_few_statements_and_each_is_written_once() -> None
     assert written == [500, 1]
 
 
-def test_another_batch_in_the_place_of_one_is_refused() -> None:
+def test_another_batch_under_the_same_number_is_refused() -> None:
     (batch,) = Window(0, 100).log("line").written
     place = (int(batch.phase), batch.batch)
     assert is_recorded(batch, {place: batch.digest}) is True

@@ -1,4 +1,4 @@
-"""Who holds a lease is known again, and is dead or not, whatever becomes of the machine's clock."""
+"""The owner of a lease is recognized, and known to be dead or alive, even if the machine's clock is set."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from binlake.base.processes import start_of
 from binlake.target.claim.fence import LeaseHolder
 
 
-def test_a_clock_that_is_set_makes_nobody_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    # R-02: a holder that lives is not taken over; the kernel tells when the machine started by the clock of now
+def test_changed_clock_does_not_change_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    # R-02: a live holder is not taken over; the kernel derives the machine's start from the current clock
     times = iter(range(1_000_000))
     monkeypatch.setattr("psutil._pslinux.boot_time", lambda: float(next(times)))
     assert psutil.Process().create_time() != psutil.Process().create_time()
@@ -26,7 +26,7 @@ def test_a_clock_that_is_set_makes_nobody_another(monkeypatch: pytest.MonkeyPatc
     assert LeaseHolder.parse(str(me)) == me
 
 
-def test_who_has_ended_is_dead_reaped_or_not() -> None:
+def test_ended_process_is_dead_reaped_or_not() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     owner = LeaseHolder(LeaseHolder.this_process().host, child.pid, start_of(child.pid) or 0)
     assert not owner.is_dead()
@@ -38,17 +38,17 @@ def test_who_has_ended_is_dead_reaped_or_not() -> None:
     assert owner.is_dead()
 
 
-def test_another_with_the_same_pid_is_not_the_owner() -> None:
+def test_another_process_with_the_same_pid_is_not_the_owner() -> None:
     me = LeaseHolder.this_process()
     assert LeaseHolder(me.host, me.pid, me.started + 1).is_dead()
     assert not LeaseHolder("elsewhere", me.pid, me.started + 1).is_dead()
 
 
-def test_a_command_with_brackets_and_blanks_is_read_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_with_brackets_and_spaces_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, behind = "7 (a) b (c", " ".join(["S", *map(str, range(4, 53))])
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "stat").write_text(f"{before}) {behind}\n")
     monkeypatch.setattr(processes, "_PROC", tmp_path)
     monkeypatch.setattr(processes, "_boot", lambda: 5)
-    assert start_of(7) == int("220000000005")  # field 22
+    assert start_of(7) == int("220000000005")  # field 22: the start time
     assert start_of(8) is None

@@ -1,4 +1,4 @@
-"""What is read of a target's progress: of which cluster, under which lock, and what a missing key means."""
+"""How a target's progress is read: for which cluster, under which lock, and what a missing key means."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ SCHEMA = "tidb_binlog"
 OPENED = Progress("shop", 1, 100, 200, "m", 200, segment=3)
 
 
-def test_a_row_that_does_not_say_so_is_not_consistent() -> None:
+def test_checkpoint_without_consistent_is_inconsistent() -> None:
     assert not Checkpoint.from_json('{"commitTS": 7}').consistent
 
 
-def test_a_window_is_open_by_both_of_its_bounds() -> None:
+def test_window_is_open_only_with_both_of_its_bounds() -> None:
     assert OPENED.window == (100, 200)
     assert Progress("shop", 1, None, 200, None, 200).window is None
     assert Progress("shop", 1, 100, None, None, 200).window is None
 
 
-def test_the_window_after_a_closed_one_begins_with_its_first_segment() -> None:
+def test_window_after_a_closed_one_starts_with_its_first_segment() -> None:
     closed = OPENED.with_intent(150, "ALTER", "b", "e").with_window_closed()
     assert closed == Progress("shop", 1, None, None, None, 200, segment=0)
 
 
 @pytest.mark.mariadb
-def test_an_open_window_is_looked_for_in_its_own_cluster(target: Target) -> None:
+def test_open_window_is_read_for_its_own_cluster(target: Target) -> None:
     apply(target, Window(0, 100).put((1, "a")))
     with closing(Session(target)) as session:
         for number in (CLUSTER + 1, CLUSTER + 2):
@@ -50,7 +50,7 @@ def test_an_open_window_is_looked_for_in_its_own_cluster(target: Target) -> None
 
 
 @pytest.mark.mariadb
-def test_a_checkpoint_that_is_read_with_a_lock_does_not_move(target: Target) -> None:
+def test_checkpoint_read_with_a_lock_cannot_move(target: Target) -> None:
     apply(target, Window(0, 100).put((1, "a")))
     table = CheckpointTable(SCHEMA, CLUSTER)
     with closing(Session(target)) as reader, closing(Session(target)) as writer:
@@ -70,14 +70,14 @@ def test_a_checkpoint_that_is_read_with_a_lock_does_not_move(target: Target) -> 
 
 
 @pytest.mark.mariadb
-def test_a_table_of_another_form_is_refused_and_not_taken_for_missing(server: MariaDb, target: Target) -> None:
+def test_table_in_another_form_is_refused_and_not_taken_for_missing(server: MariaDb, target: Target) -> None:
     execute(server, "CREATE DATABASE tidb_binlog", "CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT)")
     with closing(Session(target)) as session, pytest.raises(TargetRefused):
         CheckpointTable(SCHEMA, CLUSTER).read(session)
 
 
 @pytest.mark.mariadb
-def test_one_batch_of_the_ledger_is_read_alone(target: Target) -> None:
+def test_single_ledger_batch_is_read(target: Target) -> None:
     apply(target, Window(0, 100).put((1, "a")).log("line"))
     ledger = Ledger(SCHEMA, NAME, 0, 100)
     with closing(Session(target)) as session:

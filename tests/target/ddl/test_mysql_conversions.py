@@ -1,4 +1,4 @@
-"""A MODIFY COLUMN leaves at a real MySQL what TiDB leaves, or it stops (R-29, S4-39)."""
+"""A MODIFY COLUMN on a real MySQL leaves the values that TiDB leaves, or it stops (R-29, S4-39)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def session(mysql_target: MySql) -> Iterator[Session]:
     found.close()
 
 
-def defined(kind: Kind) -> TableDef:
+def define_table(kind: Kind) -> TableDef:
     raw = col("v", kind["Tp"])
     of = {**raw, "type": {**raw["type"], **kind, "Elems": kind.get("Elems")}}
     return table("q", col("id", not_null=True), of, col("w"), keys=(primary("id"),), db="app")
@@ -58,7 +58,7 @@ def type_sql(column: ColumnInfo) -> str:
     return f"{text} NULL DEFAULT NULL" if column.tp == t.TIMESTAMP else text
 
 
-def statements(before: TableDef, after: TableDef, source: SourceSession) -> tuple[str, ...]:
+def list_statements(before: TableDef, after: TableDef, source: SourceSession) -> tuple[str, ...]:
     sides = Definitions((), (before,)), Definitions((), (after,), source)
     query = f"ALTER TABLE `q` MODIFY COLUMN `v` {type_sql(after.columns[1])}"
     return map_ddl(DdlText(7, "app", "q", query, *sides), "mysql").sql
@@ -72,7 +72,7 @@ def as_text(column: ColumnInfo) -> str:
     return "v + 0e0" if column.tp in (t.FLOAT, t.DOUBLE) else "CAST(v AS CHAR)"
 
 
-def same(column: ColumnInfo, found: object, text: str | None) -> bool:
+def is_equal(column: ColumnInfo, found: object, text: str | None) -> bool:
     if text is None or found is None:
         return found is None and text is None
     if column.tp == t.JSON:
@@ -85,26 +85,26 @@ def same(column: ColumnInfo, found: object, text: str | None) -> bool:
 def wrong_values(
     session: Session, before: TableDef, after: TableDef, pairs: list[tuple[str, str | None]], source: SourceSession
 ) -> list[Any]:
-    """What the target makes of the values, where it is another than the pair's second. Raises TargetRefused."""
-    ddl, (old, new) = statements(before, after, source), (before.columns[1], after.columns[1])
+    """The values that the target converts to something other than the pair's second. Raises TargetRefused."""
+    ddl, (old, new) = list_statements(before, after, source), (before.columns[1], after.columns[1])
     session.execute("DROP TABLE IF EXISTS q")
     session.execute(f"CREATE TABLE q (id INT PRIMARY KEY, v {type_sql(old)}, w INT DEFAULT 1, KEY by_v (w))")
     values = ", ".join(f"({n}, {value_literal(text, literal_kind(old))})" for n, (text, _) in enumerate(pairs))
     session.execute(f"INSERT /*+ SET_VAR(sql_mode = '{LENIENT}') */ INTO q (id, v) VALUES {values}")
-    # Begun, and died before the last statement: it is begun again.
+    # The first run stops before the last statement; the second run starts the conversion anew.
     shadows = [text for text in ddl if " ADD COLUMN " in text]
     if shadows:
         assert execute_ddl(session, [*ddl[:-2], ddl[-1]]) == []
     assert len(execute_ddl(session, ddl)) == len(shadows)
     rows = session.rows(f"SELECT {as_text(new)} FROM q ORDER BY id")
     return [(old.type_text, new.type_text, *pair, got) for pair, (got,) in zip(pairs, rows, strict=True)
-            if not same(new, got, pair[1])]  # fmt: skip
+            if not is_equal(new, got, pair[1])]  # fmt: skip
 
 
-def test_an_alter_on_mysql_leaves_what_the_source_recorded_or_stops(session: Session) -> None:
+def test_alter_on_mysql_leaves_the_recorded_values_or_stops(session: Session) -> None:
     refused, wrong, messages = set(), [], []
     for case in RECORDED:
-        before, after = defined(case["source"]), defined(case["target"])
+        before, after = define_table(case["source"]), define_table(case["target"])
         source = SourceSession(case["zone"], case.get("day", ""))
         try:
             wrong += wrong_values(session, before, after, case["values"], source)
@@ -147,7 +147,7 @@ def test_every_pair_of_types_on_mysql_is_converted_as_tidb_does_or_stops(session
     moment, done, wrong = Moment(EAST.tz, date.fromisoformat(EAST.day)), 0, []
     for source, values in DRAWN:
         for target, _ in DRAWN:
-            before, after = defined(source), defined(target)
+            before, after = define_table(source), define_table(target)
             pairs = []
             for text in values if source is not target else ():
                 try:
@@ -160,7 +160,7 @@ def test_every_pair_of_types_on_mysql_is_converted_as_tidb_does_or_stops(session
                 wrong += wrong_values(session, before, after, pairs, EAST)
                 done += 1
             except TargetRefused:
-                # Said beforehand, or by the server: a value of another sign in a session that is strict.
+                # Binlake refuses it beforehand, or the strict server refuses a value with another sign.
                 continue
     assert not wrong
     assert done > 100

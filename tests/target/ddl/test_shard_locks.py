@@ -1,4 +1,4 @@
-"""`binlake ddl lock` over a lake: whose DDL is missing, by table and by text (R-15)."""
+"""`binlake ddl lock` over a lake names the shards that lack a DDL, by table and by statement (R-15)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from binlake.target.commands.locks import show_locks
 ROUTES = [{"schema-pattern": "s?", "table-pattern": "t_*", "target-schema": "all", "target-table": "t"}]
 
 
-def test_the_shard_without_the_column_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # R-15
+def test_shard_without_the_column_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # R-15
     workload = Workload()
     for number in (1, 2):
         workload.create_database(f"s{number}")
@@ -40,9 +40,7 @@ def test_the_shard_without_the_column_is_named(tmp_path: Path, capsys: pytest.Ca
     assert "column n" in capsys.readouterr().out
 
 
-def test_before_the_first_window_there_is_nothing_to_compare(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_lock_is_reported_before_the_first_window(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "demo.toml"
     file.write_text(f'name = "demo"\n[lake]\npath = "{tmp_path}/lake"\n[target]\n')
     assert run(["ddl", "lock", "--replication", str(file)]) == 1

@@ -1,4 +1,4 @@
-"""A MODIFY COLUMN leaves at the target what TiDB leaves: recorded values through a real server's own ALTER (R-29)."""
+"""A MODIFY COLUMN leaves at the target what TiDB leaves: recorded values pass a real server's ALTER (R-29)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
 from support.windows import Window, apply, apply_in_child, at, signal_me
@@ -40,7 +40,7 @@ def of_type(name: str, kind: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "type": {**raw["type"], **kind, "Elems": kind.get("Elems")}}
 
 
-def defined(*columns: dict[str, Any]) -> TableDef:
+def define_table(*columns: dict[str, Any]) -> TableDef:
     return table("q", col("id", not_null=True), *columns, keys=(primary("id"),), db="app")
 
 
@@ -51,7 +51,7 @@ def type_sql(column: ColumnInfo) -> str:
     return f"{text} NULL DEFAULT NULL" if column.tp == t.TIMESTAMP else text
 
 
-def altered(specs: str, before: TableDef, after: TableDef, session: SourceSession) -> tuple[str, ...]:
+def list_statements(specs: str, before: TableDef, after: TableDef, session: SourceSession) -> tuple[str, ...]:
     sides = Definitions((), (before,)), Definitions((), (after,), session)
     return map_ddl(DdlText(7, "app", "q", f"ALTER TABLE `q` {specs}", *sides), "mariadb").sql
 
@@ -79,7 +79,7 @@ def as_text(column: ColumnInfo) -> str:
     return "v + 0e0" if column.tp in (t.FLOAT, t.DOUBLE) else "CAST(v AS CHAR)"
 
 
-def same(column: ColumnInfo, found: object, text: str) -> bool:
+def is_equal(column: ColumnInfo, found: object, text: str) -> bool:
     if column.tp == t.JSON:
         return bool(json.loads(str(found)) == json.loads(text))
     if column.tp in (t.FLOAT, t.DOUBLE):
@@ -87,23 +87,23 @@ def same(column: ColumnInfo, found: object, text: str) -> bool:
     return (found.decode() if isinstance(found, bytes) else str(found)) == text
 
 
-def test_an_alter_leaves_what_the_source_recorded(session: Session) -> None:
+def test_alter_leaves_the_values_that_the_source_recorded(session: Session) -> None:
     # R-29
-    assert not [wrong for case in RECORDED for wrong in converted(session, case)]
+    assert not [wrong for case in RECORDED for wrong in find_wrong_values(session, case)]
     assert session.rows("SELECT @@time_zone, LOCATE('STRICT_ALL_TABLES', @@sql_mode) > 0") == [("+00:00", 1)]
 
 
-def converted(session: Session, case: dict[str, Any]) -> list[Any]:
-    """What an ALTER makes of the case's values, where it is not what was recorded."""
+def find_wrong_values(session: Session, case: dict[str, Any]) -> list[Any]:
+    """The case's values that an ALTER converts to something other than what was recorded."""
     more = (col("w"),)
-    before, after = defined(of_type("v", case["source"]), *more), defined(of_type("v", case["target"]), *more)
+    before, after = define_table(of_type("v", case["source"]), *more), define_table(of_type("v", case["target"]), *more)
     old, new = before.columns[1], after.columns[1]
     fill(session, old, [text for text, _ in case["values"]])
     spec = f"MODIFY COLUMN `v` {type_sql(new)}"
-    execute_ddl(session, altered(spec, before, after, SourceSession(case["zone"], case.get("day", ""))))
+    execute_ddl(session, list_statements(spec, before, after, SourceSession(case["zone"], case.get("day", ""))))
     found = session.rows(f"SELECT {as_text(new)} FROM q ORDER BY id")
     pairs = zip(case["values"], found, strict=True)
-    wrong = [(old.type_text, new.type_text, *pair, got) for pair, (got,) in pairs if not same(new, got, pair[1])]
+    wrong = [(old.type_text, new.type_text, *pair, got) for pair, (got,) in pairs if not is_equal(new, got, pair[1])]
     names = session.rows("SELECT GROUP_CONCAT(column_name ORDER BY ordinal_position) FROM information_schema.columns"
                          " WHERE table_name = 'q' AND table_schema = 'app'")  # fmt: skip
     return wrong if names == [("id,v,w",)] else [*wrong, names]
@@ -113,15 +113,17 @@ FLOAT, TEXT = {"Tp": t.FLOAT}, {"Tp": t.VARCHAR, "Flen": 60, "Charset": "utf8mb4
 FLOATS = {"16777216": "16777216", "1e15": "1000000000000000", "-1.5e-7": "-0.00000015", "123456.79": "123456.79"}
 
 
-def float_to_text() -> tuple[TableDef, TableDef, tuple[str, ...]]:
-    """A key on the column, another that ON UPDATE would renew: neither is lost nor touched."""
+def convert_float_to_text() -> tuple[TableDef, TableDef, tuple[str, ...]]:
+    """A conversion of a column that has a key, next to a column with ON UPDATE: the key stays, the column is
+    untouched.
+    """
     stamp = of_type("at", {"Tp": t.TIMESTAMP, "Flag": t.FLAG_ON_UPDATE_NOW})
     by_v = {**primary("v"), "idx_name": {"O": "by_v", "L": "by_v"}, "is_primary": False}
     sides = [
         table("q", col("id", not_null=True), of_type("v", kind), stamp, keys=(primary("id"), by_v), db="app")
         for kind in (FLOAT, TEXT)
     ]
-    return sides[0], sides[1], altered("MODIFY COLUMN `v` VARCHAR(60)", *sides, SourceSession())
+    return sides[0], sides[1], list_statements("MODIFY COLUMN `v` VARCHAR(60)", *sides, SourceSession())
 
 
 def make_floats(server: MariaDb) -> None:
@@ -136,16 +138,16 @@ def make_floats(server: MariaDb) -> None:
 
 
 @pytest.mark.parametrize("statements", range(6))
-def test_a_conversion_that_died_half_way_is_begun_again(
+def test_interrupted_conversion_is_started_again(
     server: MariaDb, target: Target, session: Session, statements: int
 ) -> None:
-    # R-04: `statements` of the DDL had run when the process died
+    # R-04: the first `statements` + 1 statements of the DDL had run when the process died
     make_floats(server)
-    before, after, sql = float_to_text()
+    before, after, sql = convert_float_to_text()
     expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
     window = Window(100, 300).ddl(200, sql, [("app", "q")], expected)
     pid = apply_in_child(target, window, at("intent", 1, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     for statement in sql[: statements + 1]:
         session.execute(statement)
     apply(target, window)
@@ -155,9 +157,9 @@ def test_a_conversion_that_died_half_way_is_begun_again(
     assert [row[2] for row in rows(server, "SHOW INDEX FROM app.q")] == ["PRIMARY", "by_v"]
 
 
-def test_a_conversion_that_the_target_refuses_leaves_the_session_as_it_was(server: MariaDb, session: Session) -> None:
+def test_refused_conversion_leaves_the_session_unchanged(server: MariaDb, session: Session) -> None:
     make_floats(server)
-    _, _, sql = float_to_text()
+    _, _, sql = convert_float_to_text()
     lacking = [text.replace("DROP COLUMN `v`", "DROP COLUMN `v`, ENGINE = nothing") for text in sql]
     with pytest.raises(TargetRefused):
         execute_ddl(session, lacking)
@@ -177,17 +179,15 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("specs", "names"), PLACES)
-def test_a_converted_column_has_the_position_it_has_at_the_source(
-    session: Session, specs: str, names: tuple[str, ...]
-) -> None:
-    # R-29: the other specs of the ALTER add, drop, rename and move the columns beside it
+def test_converted_column_keeps_the_sources_position(session: Session, specs: str, names: tuple[str, ...]) -> None:
+    # R-29: the other specs of the ALTER add, drop, rename and move columns next to it
     kinds = {"id": {"Tp": t.LONG}, "v": TEXT, "w": TEXT, "last": {"Tp": t.LONG}}
     before = table("q", *(of_type(name, kind) for name, kind in kinds.items()), db="app")
     kept = {"w": {"Tp": t.LONG} if "`w` INT" in specs else TEXT}
     after = table("q", *(of_type(name, kept.get(name, {"Tp": t.LONG})) for name in names), db="app")
     session.execute("CREATE OR REPLACE TABLE q (id INT, v VARCHAR(60), w VARCHAR(60), last INT)")
     session.execute("INSERT INTO q VALUES (1, '12.6', '1e2', 4)")
-    assert execute_ddl(session, altered(specs, before, after, SourceSession())) == []
+    assert execute_ddl(session, list_statements(specs, before, after, SourceSession())) == []
     found = session.rows("SELECT column_name FROM information_schema.columns WHERE table_schema = 'app'"
                          " AND table_name = 'q' ORDER BY ordinal_position")  # fmt: skip
     assert tuple(name for (name,) in found) == names

@@ -1,4 +1,4 @@
-"""A DDL runs once: whoever finds an intent looks at the target and knows (R-04)."""
+"""A DDL runs once: a run that finds an intent checks the target to learn whether the DDL was executed (R-04)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, signal_me
 
@@ -36,11 +36,11 @@ TOUCHED = {
 }
 KILLS = ["intent", "ddl_executed", "ddl_done"]
 AGAIN = {"truncate"}
-"""Nothing shows that it ran, and running it twice leaves what once does."""
+"""DDL whose execution leaves no evidence; running it twice gives the same result as once."""
 
 
 def prepare(server: MariaDb) -> None:
-    """The databases as before every window of these tests, and nothing applied."""
+    """Reset the databases to the state before these tests' windows, with nothing applied."""
     own = rows(server, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'tidb_binlog'")
     execute(
         server,
@@ -59,7 +59,7 @@ def prepare(server: MariaDb) -> None:
 
 @pytest.fixture(autouse=True)
 def no_other_databases(server: MariaDb) -> Iterator[None]:
-    """Leaves nothing but what `target` makes."""
+    """Drops every database that `target` does not create."""
     yield
     execute(server, "DROP DATABASE IF EXISTS app2", "DROP DATABASE IF EXISTS app3")
 
@@ -72,7 +72,7 @@ def window(kind: str, after: Expected | None) -> Window:
     return found.statement("REPLACE INTO app.t (id, v) VALUES (2, 'new')")
 
 
-def picture(server: MariaDb) -> list[object]:
+def describe_databases(server: MariaDb) -> list[object]:
     """All definitions and rows of app, and the names of the databases."""
     shown: list[object] = rows(server, "SHOW DATABASES LIKE 'app%%'")
     for (name,) in rows(server, "SHOW TABLES IN app"):
@@ -81,33 +81,31 @@ def picture(server: MariaDb) -> list[object]:
     return shown
 
 
-def uninterrupted(server: MariaDb, target: Target, kind: str) -> tuple[Expected, list[object]]:
-    """What a run leaves that nothing disturbs: definitions, and the picture."""
+def run_undisturbed(server: MariaDb, target: Target, kind: str) -> tuple[Expected, list[object]]:
+    """The definitions and the description after an undisturbed run."""
     prepare(server)
     apply(target, window(kind, None))
     session = Session(target)
     actual = read_definitions(session, TOUCHED[kind][1], target.db_type)
     session.close()
-    return Expected(actual.databases, actual.tables), picture(server)
+    return Expected(actual.databases, actual.tables), describe_databases(server)
 
 
 @pytest.mark.parametrize("kind", TOUCHED)
-def test_a_kill_between_intent_execution_and_done_is_continued(server: MariaDb, target: Target, kind: str) -> None:
-    # R-04: kill between 2, 3 and 4; rows before the DDL are not written again, rows after it are there once
-    after, done = uninterrupted(server, target, kind)
+def test_kill_at_any_ddl_step_is_resumed(server: MariaDb, target: Target, kind: str) -> None:
+    # R-04: kill between steps 2, 3 and 4; rows before the DDL are not written again, rows after it are stored once
+    after, done = run_undisturbed(server, target, kind)
     for step in KILLS:
         prepare(server)
         pid = apply_in_child(target, window(kind, after), at(step, 1, signal_me(signal.SIGKILL)))
-        assert ended(pid) == -signal.SIGKILL
+        assert wait_for_exit(pid) == -signal.SIGKILL
         assert apply(target, window(kind, after)).ddls == (step == "intent" or (kind in AGAIN and step != "ddl_done"))
-        assert picture(server) == done, step
+        assert describe_databases(server) == done, step
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_the_checkpoint_is_at_the_ddl_before_the_rows_that_follow_it(
-    server: MariaDb, target: Target, ahead: bool
-) -> None:
-    # R-04 steps 1 and 4; where rows ran ahead of the DDL it stays before them (DESIGN 3.8)
+def test_checkpoint_is_at_the_ddl_before_rows_that_follow_it(server: MariaDb, target: Target, ahead: bool) -> None:
+    # R-04 steps 1 and 4; where rows ran ahead of the DDL, the checkpoint stays before them (DESIGN 3.8)
     seen: list[tuple[str, str]] = []
 
     def look(step: str) -> None:
@@ -123,40 +121,40 @@ def test_the_checkpoint_is_at_the_ddl_before_the_rows_that_follow_it(
     assert seen[-1] == ("end", "300")
 
 
-def test_a_kill_behind_a_ddl_that_rows_ran_ahead_of_loses_none_of_them(server: MariaDb, target: Target) -> None:
+def test_kill_after_a_ddl_with_rows_ahead_loses_no_row(server: MariaDb, target: Target) -> None:
     # R-04, DESIGN 3.8
-    after, done = uninterrupted(server, target, "add column")
+    after, done = run_undisturbed(server, target, "add column")
     prepare(server)
     found = window("add column", after)
     found.plans = [replace(found.plans[0], end_ts=149), replace(found.plans[1], rows_ahead=True)]
     pid = apply_in_child(target, found, at("ddl_done", 1, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     session = Session(target)
     with pytest.raises(CheckpointConflict, match="rows of shop from before it are not applied yet"):
         _close_window(session, target.checkpoint_schema, CLUSTER, NAME, close=True)
     session.close()
     assert apply(target, found).ddls == 0
-    assert picture(server) == done
+    assert describe_databases(server) == done
 
 
-def test_a_target_that_shows_neither_side_stops_for_a_person(server: MariaDb, target: Target) -> None:
+def test_target_that_matches_neither_side_stops_for_an_operator(server: MariaDb, target: Target) -> None:
     prepare(server)
     sql, touched = TOUCHED["add column"]
     other = Expected({}, {("app", "t"): None})
     found = Window(100, 300).ddl(200, sql, touched, other)
     pid = apply_in_child(target, found, at("intent", 1, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     execute(server, "ALTER TABLE app.t ADD COLUMN by_hand INT")
     with pytest.raises(Permanent, match="neither the definitions before it nor those after it") as stopped:
         apply(target, found)
     assert "app.t" in str(stopped.value)
     assert "binlake_progress" in stopped.value.hint
-    # What the hint says works.
+    # The hint's command works.
     execute(server, "UPDATE tidb_binlog.binlake_progress SET ddl_state = 'done'")
     assert apply(target, found).ddls == 0
 
 
-def test_a_ddl_that_the_target_refuses_may_be_run_again(server: MariaDb, target: Target) -> None:
+def test_ddl_refused_by_the_target_can_be_run_again(server: MariaDb, target: Target) -> None:
     execute(server, "INSERT INTO app.t VALUES (1, 'same'), (2, 'same')")
     found = Window(100, 300).ddl(200, "ALTER TABLE t ADD UNIQUE KEY (v)", [("app", "t")])
     for _ in range(2):
@@ -166,12 +164,12 @@ def test_a_ddl_that_the_target_refuses_may_be_run_again(server: MariaDb, target:
     assert apply(target, found).ddls == 1
 
 
-def test_a_segment_before_the_intent_is_never_executed_again(server: MariaDb, target: Target) -> None:
-    # R-04: a dropped column would fail for ever
+def test_segment_before_the_intent_is_not_executed_again(server: MariaDb, target: Target) -> None:
+    # R-04: writes to a dropped column would fail forever
     prepare(server)
     found = Window(100, 300).statement("REPLACE INTO app.t (id, extra) VALUES (1, 1)").log("once")
     found.ddl(200, "ALTER TABLE t DROP COLUMN extra", [("app", "t")]).put((2, "b"))
     pid = apply_in_child(target, found, at("batch", 3, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     assert apply(target, found).batches == 1
     assert rows(server, "SELECT * FROM app.log") == [("once",)]

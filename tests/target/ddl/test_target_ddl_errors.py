@@ -1,4 +1,4 @@
-"""Errors of DDL: which are passed over because the target has it already, which never are, and what people are told."""
+"""Errors of DDL: which are ignored because the target already has the result, which never are, and the messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from binlake.target.definitions.remainingrows import find_remaining_rows
 pytestmark = pytest.mark.mariadb
 
 T, LOG = ("app", "t"), ("app", "log")
-# number: (what somebody did before, the DDL, the names whose definitions it changes)
+# number: (statement run beforehand, the DDL, the names whose definitions it changes)
 HAD_IT: dict[int, tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]] = {
     1007: ("CREATE DATABASE app2", ("CREATE DATABASE app2",), (("app2", ""),)),
     1008: ("DROP DATABASE IF EXISTS app2", ("DROP DATABASE app2",), (("app2", ""),)),
@@ -33,17 +33,17 @@ HAD_IT: dict[int, tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]] = {
     1091: ("ALTER TABLE app.t DROP COLUMN v", ("ALTER TABLE t DROP COLUMN v",), (T,)),
     1146: ("RENAME TABLE app.log TO app.diary", ("RENAME TABLE log TO diary",), (LOG, ("app", "diary"))),
     1176: ("ALTER TABLE app.t ADD INDEX b (v)", ("ALTER TABLE t RENAME INDEX a TO b",), (T,)),
-    # Servers of today only note it.
+    # Current servers only report a note.
     1831: ("CREATE PROCEDURE app.noted() SIGNAL SQLSTATE '42000' SET MYSQL_ERRNO = 1831", ("CALL noted()",), (T,)),
 }
 
 
-def said(target: Target, code: int) -> int:
-    """The number that the target gives: of a RENAME, MySQL looks first whether there is a table of the new name."""
+def expected_code(target: Target, code: int) -> int:
+    """The target's error number: for a RENAME, MySQL first checks whether the new name exists."""
     return 1050 if (target.db_type, code) == ("mysql", 1146) else code
 
 
-def there(target: Target, names: tuple[tuple[str, str], ...]) -> Expected:
+def read_expected(target: Target, names: tuple[tuple[str, str], ...]) -> Expected:
     session = Session(target)
     try:
         found = read_definitions(session, names, target.db_type)
@@ -52,9 +52,9 @@ def there(target: Target, names: tuple[tuple[str, str], ...]) -> Expected:
     return Expected(found.databases, found.tables)
 
 
-def emptied(target: Target, name: tuple[str, str]) -> Expected:
-    """What CREATE TABLE and TRUNCATE leave of a table of that form."""
-    return replace(there(target, (name,)), empty={name: ()})
+def expect_empty(target: Target, name: tuple[str, str]) -> Expected:
+    """What CREATE TABLE and TRUNCATE leave: the table's current form without rows."""
+    return replace(read_expected(target, (name,)), empty={name: ()})
 
 
 def window(sql: tuple[str, ...], names: tuple[tuple[str, str], ...], after: Expected | None) -> Window:
@@ -68,38 +68,34 @@ def window(sql: tuple[str, ...], names: tuple[tuple[str, str], ...], after: Expe
 
 @pytest.fixture(autouse=True)
 def no_other_database(server: MariaDb) -> Iterator[None]:
-    """Leaves nothing but what `target` makes."""
+    """Drops every database that `target` does not create."""
     yield
     execute(server, "DROP DATABASE IF EXISTS app2")
 
 
-def test_the_list_is_the_drainers() -> None:  # tidb-binlog 5.10
+def test_ignored_errors_are_the_drainers_list() -> None:  # tidb-binlog 5.10
     assert set(IGNORABLE) == set(HAD_IT)
 
 
 @pytest.mark.parametrize("code", HAD_IT)
-def test_a_ddl_that_the_target_had_already_is_passed_over_and_reported(
-    server: MariaDb, target: Target, code: int
-) -> None:
+def test_ddl_already_present_on_the_target_is_ignored_and_reported(server: MariaDb, target: Target, code: int) -> None:
     # tidb-binlog 5.10; DESIGN 3.11: logged, counted
     before, sql, names = HAD_IT[code]
     execute(server, before)
-    result = apply(target, window(sql, names, there(target, names)))
-    assert [text.split(":")[0] for text in result.ignored] == [str(said(target, code))]
+    result = apply(target, window(sql, names, read_expected(target, names)))
+    assert [text.split(":")[0] for text in result.ignored] == [str(expected_code(target, code))]
     assert rows(server, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint") == [(1,)]
 
 
 @pytest.mark.parametrize("code", [1050, 1060, 1146])
-def test_such_an_error_of_a_target_that_is_otherwise_is_not_passed_over(
-    server: MariaDb, target: Target, code: int
-) -> None:
-    # R-13: where the drainer would go on, rows would be lost or refused behind it
+def test_such_an_error_is_not_ignored_if_the_target_differs(server: MariaDb, target: Target, code: int) -> None:
+    # R-13: the drainer would continue, and later rows would be lost or refused
     before, sql, names = HAD_IT[code]
     execute(server, before)
-    after = there(target, names)
+    after = read_expected(target, names)
     execute(server, f"ALTER TABLE {'.'.join(names[-1])} ADD COLUMN other INT")
     with pytest.raises(
-        TargetRefused, match=rf"a DDL failed: .* does not match its result: .*other.*code={said(target, code)}"
+        TargetRefused, match=rf"a DDL failed: .* does not match its result: .*other.*code={expected_code(target, code)}"
     ) as stop:
         apply(target, window(sql, names, after))
     assert "ddl-replacement" in stop.value.hint
@@ -110,10 +106,10 @@ def test_such_an_error_of_a_target_that_is_otherwise_is_not_passed_over(
 @pytest.mark.parametrize(
     "sql", ["CREATE TABLE log (line VARCHAR(40))", "CREATE TABLE IF NOT EXISTS log (line VARCHAR(40))"]
 )
-def test_a_table_that_a_create_finds_with_rows_in_it_is_refused_until_it_is_gone(
+def test_create_that_finds_a_table_with_rows_is_refused_until_it_is_gone(
     server: MariaDb, target: Target, sql: str
-) -> None:  # R-04: rows of an old table would mix with those of the new one
-    after = emptied(target, LOG)
+) -> None:  # R-04: rows of the old table would mix with those of the new one
+    after = expect_empty(target, LOG)
     execute(server, "INSERT INTO app.log VALUES ('old')")
     created = window((sql,), (LOG,), after).log("new")
     with pytest.raises(
@@ -128,8 +124,8 @@ def test_a_table_that_a_create_finds_with_rows_in_it_is_refused_until_it_is_gone
     assert rows(server, "SELECT line FROM app.log") == [("new",)]
 
 
-def test_an_old_table_that_somebody_emptied_is_taken_for_the_new_one(server: MariaDb, target: Target) -> None:
-    after = emptied(target, LOG)
+def test_old_table_that_was_emptied_counts_as_the_new_one(server: MariaDb, target: Target) -> None:
+    after = expect_empty(target, LOG)
     execute(server, "INSERT INTO app.log VALUES ('old')")
     created = window(("CREATE TABLE log (line VARCHAR(40))",), (LOG,), after)
     with pytest.raises(TargetRefused, match="has rows"):
@@ -138,8 +134,8 @@ def test_an_old_table_that_somebody_emptied_is_taken_for_the_new_one(server: Mar
     assert [text.split(":")[0] for text in apply(target, created).ignored] == ["1050"]
 
 
-def test_a_drop_that_meets_nothing_under_its_name_leaves_no_table_behind(target: Target) -> None:
-    # Issue 13.1: DROP TABLE IF EXISTS in another letter case makes no error, and drops nothing
+def test_drop_that_leaves_the_table_is_refused(target: Target) -> None:
+    # Issue 13.1: DROP TABLE IF EXISTS in another letter case raises no error and drops nothing
     sql = "DROP TABLE IF EXISTS LOG"
     with pytest.raises(
         TargetRefused, match=r"it ran and the target does not match its result: app.log: the table is still there"
@@ -150,16 +146,16 @@ def test_a_drop_that_meets_nothing_under_its_name_leaves_no_table_behind(target:
 @pytest.mark.parametrize(
     "sql", ["TRUNCATE TABLE T", "ALTER TABLE T TRUNCATE PARTITION p", "ALTER TABLE T DROP PARTITION p"]
 )
-def test_an_error_of_a_statement_that_removes_rows_is_never_passed_over(
+def test_error_of_a_statement_that_removes_rows_is_never_ignored(
     server: MariaDb, target: Target, sql: str
-) -> None:  # issue 13.1: 1146 was passed over, and all rows stayed
+) -> None:  # issue 13.1: error 1146 was ignored, and all rows stayed
     execute(server, "INSERT INTO app.t VALUES (1, 'stays')")
-    after = replace(there(target, (T,)), empty={T: ()} if sql.startswith("TRUNCATE") else {}, moves_rows=True)
+    after = replace(read_expected(target, (T,)), empty={T: ()} if sql.startswith("TRUNCATE") else {}, moves_rows=True)
     with pytest.raises(TargetRefused, match=r"does not match its result: .*rows.*code=1146"):
         apply(target, window((sql,), (T,), after))
 
 
-def test_rows_of_a_partition_that_was_truncated_are_looked_for(server: MariaDb, target: Target) -> None:
+def test_rows_of_a_truncated_partition_are_checked(server: MariaDb, target: Target) -> None:
     execute(
         server,
         "CREATE TABLE app.p (d INT) PARTITION BY RANGE (d) (PARTITION a VALUES LESS THAN (10),"
@@ -188,17 +184,17 @@ def test_rows_of_a_partition_that_was_truncated_are_looked_for(server: MariaDb, 
         (1265, "ALTER TABLE t MODIFY v ENUM('z')"),
     ],
 )
-def test_any_other_error_stops_with_its_place_and_the_ways_on(
+def test_other_errors_stop_with_their_position_and_remedies(
     server: MariaDb, target: Target, code: int, sql: str
 ) -> None:  # S4-46
     execute(server, "INSERT INTO app.t VALUES (1, 'same'), (2, 'same')")
     with pytest.raises(TargetRefused, match=rf"a DDL failed.*ddl_commit_ts=200.*code={code}") as stop:
-        apply(target, window((sql,), (T,), there(target, (T,))))
+        apply(target, window((sql,), (T,), read_expected(target, (T,))))
     assert all(way in stop.value.hint for way in ("ddl-replacement", "ignore-txn-commit-ts", "binlake ddl release"))
     assert rows(server, "SELECT checkPoint LIKE '%%\"commitTS\":199%%' FROM tidb_binlog.checkpoint") == [(1,)]
 
 
-def test_nothing_runs_in_another_database_behind_a_use_that_failed(server: MariaDb, target: Target) -> None:
+def test_nothing_runs_in_another_database_after_a_failed_use(server: MariaDb, target: Target) -> None:
     names = (("app2", "t"),)
     sql = ("USE app2", "DROP TABLE t")
     assert apply(target, window(sql, names, Expected({}, {names[0]: None}))).ignored

@@ -1,4 +1,4 @@
-"""What two looks at the target prove of a DDL that was begun between them (R-04)."""
+"""What two readings of the target prove about a DDL that was started between them (R-04)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from binlake.target.ddl.proof import Evidence, RenameMarker, Verdict, judge, lis
 from binlake.target.definitions.definitions import read_definitions
 from binlake.target.session.tables import create_tables
 
-# A statement that no definition shows: a swap of equal tables, an operator's comment.
+# Evidence for a statement that changes no definition: a swap of equal tables, an operator's comment.
 BEFORE = Evidence("structure", "texts", {"a": "1", "b": "2"}, "server", shows=False)
-# One that changes the structure.
+# Evidence for a statement that changes the structure.
 SHOWING = replace(BEFORE, shows=True)
 ROWS_MOVE = Expected(moves_rows=True)
 ROWS_GO = Expected(moves_rows=True, empty={("app", "a"): ()})
 T = ("app", "t")
 
 
-def numbers(**found: str) -> Evidence:
+def with_numbers(**found: str) -> Evidence:
     return replace(BEFORE, numbers=found)
 
 
@@ -34,13 +34,15 @@ def numbers(**found: str) -> Evidence:
     [
         (replace(SHOWING, shows=False, structure="other"), "after"),
         (SHOWING, "before"),
-        # A failover, a restore or OPTIMIZE: the structure is what it was.
+        # A failover, a restore or OPTIMIZE leaves the structure unchanged.
         (replace(SHOWING, texts="other", numbers={"a": "7", "b": "8"}, server="other"), "before"),
         (replace(SHOWING, structure="other"), "unknown"),
     ],
 )
 @pytest.mark.parametrize("after", [Expected(), ROWS_GO])
-def test_a_ddl_that_shows_is_judged_by_the_structure(now: Evidence, verdict: Verdict, after: Expected) -> None:
+def test_ddl_that_changes_definitions_is_judged_by_the_structure(
+    now: Evidence, verdict: Verdict, after: Expected
+) -> None:
     assert judge(SHOWING, now, after) == verdict
 
 
@@ -49,32 +51,34 @@ def test_a_ddl_that_shows_is_judged_by_the_structure(now: Evidence, verdict: Ver
     [
         (BEFORE, "before"),
         (replace(BEFORE, texts="other"), "after"),
-        # Another server may write the same definitions otherwise.
+        # Another server may print the same definitions differently.
         (replace(BEFORE, texts="other", server="other"), "unknown"),
         (replace(BEFORE, server="other"), "unknown"),
         (replace(BEFORE, numbers=None), "unknown"),
-        (numbers(a="2", b="1"), "after"),
-        (numbers(a="1"), "after"),
-        # OPTIMIZE, or TRUNCATE by another hand: numbers that were never used.
-        (numbers(a="1", b="3"), "unknown"),
-        (numbers(a="1", b="2", c="3"), "unknown"),
-        (numbers(a="1", c="2"), "unknown"),
-        (numbers(a="3"), "unknown"),
+        (with_numbers(a="2", b="1"), "after"),
+        (with_numbers(a="1"), "after"),
+        # OPTIMIZE, or someone's TRUNCATE, gives numbers that were not used before.
+        (with_numbers(a="1", b="3"), "unknown"),
+        (with_numbers(a="1", b="2", c="3"), "unknown"),
+        (with_numbers(a="1", c="2"), "unknown"),
+        (with_numbers(a="3"), "unknown"),
     ],
 )
-def test_a_ddl_that_does_not_show_is_judged_by_what_the_same_server_shows(now: Evidence, verdict: Verdict) -> None:
+def test_ddl_that_changes_no_definition_is_judged_by_texts_and_numbers_of_the_same_server(
+    now: Evidence, verdict: Verdict
+) -> None:
     assert judge(BEFORE, now, Expected()) == verdict
     assert judge(BEFORE, now, None) == verdict
 
 
-def test_numbers_that_could_not_be_read_at_the_intent_prove_nothing() -> None:
+def test_numbers_unreadable_at_the_intent_prove_nothing() -> None:
     assert judge(replace(BEFORE, numbers=None), BEFORE, None) == "unknown"
     assert judge(replace(BEFORE, numbers=None), replace(BEFORE, numbers=None), None) == "unknown"
 
 
 @pytest.mark.parametrize("begun", [BEFORE, SHOWING])
-def test_where_only_rows_move_no_definition_proves_it(begun: Evidence) -> None:
-    # An index that the target lacks all the time, a comment that somebody gives meanwhile
+def test_ddl_that_only_moves_rows_is_not_proven_by_definitions(begun: Evidence) -> None:
+    # An index that the target always lacked, or a comment that someone adds meanwhile
     mended = replace(begun, shows=not begun.shows, structure="other", texts="other")
     assert judge(begun, mended, ROWS_MOVE) == "before"
     assert judge(begun, replace(mended, numbers={"a": "2", "b": "1"}), ROWS_MOVE) == "after"
@@ -83,18 +87,18 @@ def test_where_only_rows_move_no_definition_proves_it(begun: Evidence) -> None:
 
 @pytest.fixture
 def session(target: Target) -> Iterator[Session]:
-    """Of a target that has Binlake's tables."""
+    """A session on a target that has Binlake's tables."""
     with closing(Session(target)) as opened:
         create_tables(opened, target.checkpoint_schema)
         yield opened
 
 
-def look(session: Session, target: Target, after: Expected | None = None) -> Evidence:
-    # A table that the DDL makes is missing before it.
+def collect_evidence(session: Session, target: Target, after: Expected | None = None) -> Evidence:
+    # A table that the DDL creates does not exist before it.
     return read_evidence(session, target, [T, ("app", "made")], after)
 
 
-def changed(before: Evidence, now: Evidence) -> set[str]:
+def list_changes(before: Evidence, now: Evidence) -> set[str]:
     return {name for name, value in now.to_dict().items() if before.to_dict()[name] != value}
 
 
@@ -111,48 +115,46 @@ def changed(before: Evidence, now: Evidence) -> set[str]:
         ("OPTIMIZE TABLE app.t", {"numbers"}),
     ],
 )
-def test_evidence_changes_with_what_a_statement_changes(
+def test_evidence_shows_what_a_statement_changes(
     server: MariaDb, target: Target, session: Session, statement: str, what: set[str]
 ) -> None:
-    before = look(session, target)
-    assert changed(before, look(session, target)) == set()
+    before = collect_evidence(session, target)
+    assert list_changes(before, collect_evidence(session, target)) == set()
     rows(server, statement)
-    assert changed(before, look(session, target)) == what
+    assert list_changes(before, collect_evidence(session, target)) == what
 
 
 @pytest.mark.mariadb
-def test_a_restored_copy_is_another_server(server: MariaDb, target: Target, session: Session) -> None:
-    before = look(session, target)
+def test_restored_copy_counts_as_another_server(server: MariaDb, target: Target, session: Session) -> None:
+    before = collect_evidence(session, target)
     execute(server, "ALTER TABLE tidb_binlog.binlake_ledger FORCE")
-    assert changed(before, look(session, target)) == {"server"}
+    assert list_changes(before, collect_evidence(session, target)) == {"server"}
     assert json.loads(json.dumps(before.to_dict())) == before.to_dict()
 
 
 @pytest.mark.mariadb
-def test_it_shows_as_long_as_the_target_lacks_what_the_ddl_leaves(
-    server: MariaDb, target: Target, session: Session
-) -> None:
+def test_ddl_shows_while_the_target_lacks_its_result(server: MariaDb, target: Target, session: Session) -> None:
     execute(server, "CREATE TABLE app.like_t LIKE app.t", "ALTER TABLE app.like_t ADD INDEX by_v (v)")
     indexed = read_definitions(session, [("app", "like_t")], target.db_type).tables["app", "like_t"]
     after, emptied = Expected(tables={T: indexed}), Expected(empty={T: ()})
-    assert not look(session, target).shows
+    assert not collect_evidence(session, target).shows
     assert list_differences(session, target, None) == []
-    assert look(session, target, after).shows
+    assert collect_evidence(session, target, after).shows
     assert list_differences(session, target, after) == ["app.t: index (v) is missing"]
     execute(server, "ALTER TABLE app.t ADD INDEX by_v (v)")
-    assert not look(session, target, after).shows
-    assert not look(session, target, emptied).shows
+    assert not collect_evidence(session, target, after).shows
+    assert not collect_evidence(session, target, emptied).shows
     execute(server, "INSERT INTO app.t VALUES (1, 'a')")
-    assert look(session, target, emptied).shows
+    assert collect_evidence(session, target, emptied).shows
 
 
 @pytest.mark.mariadb
-def test_a_marker_goes_with_its_list_and_away_behind_it(server: MariaDb, session: Session) -> None:
+def test_rename_marker_moves_with_its_list_and_is_removed_after_it(server: MariaDb, session: Session) -> None:
     sql = "RENAME TABLE app.t TO app.x, app.log TO app.t;"
     assert RenameMarker.of("tidb_binlog", "shop", 200, "TRUNCATE TABLE t") is None
     marker = RenameMarker.of("tidb_binlog", "shop", 200, sql)
     assert marker is not None
-    # Of another run of the same DDL, on a target that was set back to before it.
+    # A leftover of the same DDL's earlier run, on a target that was restored to before it.
     execute(server, f"CREATE TABLE {marker.ended} (id INT)")
     marker.make(session)
     marker.make(session)

@@ -1,4 +1,4 @@
-"""A DDL that was begun is taken for done by proof alone: other table numbers or another server prove nothing (R-04)."""
+"""A started DDL counts as done only by proof: other table numbers or another server prove nothing (R-04)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.failover import drop_copies, fail_over, take_copy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, apply_in_child, at, signal_me
@@ -48,8 +48,8 @@ def tables(request: pytest.FixtureRequest, server: MariaDb) -> Iterator[None]:
     drop_copies(server)
 
 
-def forms(target: Target, names: list[tuple[str, str]]) -> Expected:
-    """What is there of `names`: what a DDL that changes no definition leaves."""
+def read_expected(target: Target, names: list[tuple[str, str]]) -> Expected:
+    """The current forms of `names`, which a DDL that changes no definition leaves unchanged."""
     with closing(Session(target)) as session:
         found = read_definitions(session, names, target.db_type)
     return Expected(found.databases, found.tables)
@@ -57,16 +57,16 @@ def forms(target: Target, names: list[tuple[str, str]]) -> Expected:
 
 def window(target: Target, ddl: tuple[str, list[tuple[str, str]]], *, repeatable: bool) -> Window:
     sql, names = ddl
-    return Window(100, 300).ddl(200, sql, names, forms(target, names), repeatable=repeatable)
+    return Window(100, 300).ddl(200, sql, names, read_expected(target, names), repeatable=repeatable)
 
 
 def begin(target: Target, found: Window, step: str) -> None:
     pid = apply_in_child(target, found, at(step, 1, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
 
 
 def let_happen(server: MariaDb, what: str) -> None:
-    """What gives the tables other numbers and changes none of their rows."""
+    """Change the tables' numbers without changing their rows."""
     if what == "optimize":
         for name in ("app.a", "app.b", "app.p"):
             rows(server, f"OPTIMIZE TABLE {name}")
@@ -80,7 +80,7 @@ def ids(server: MariaDb, *names: str) -> list[list[int]]:
 
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
-def test_a_truncate_that_was_begun_leaves_no_row(server: MariaDb, target: Target, step: str, meanwhile: str) -> None:
+def test_interrupted_truncate_leaves_no_row(server: MariaDb, target: Target, step: str, meanwhile: str) -> None:
     found = window(target, TRUNCATE, repeatable=True)
     begin(target, found, step)
     let_happen(server, meanwhile)
@@ -90,8 +90,8 @@ def test_a_truncate_that_was_begun_leaves_no_row(server: MariaDb, target: Target
 
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 @pytest.mark.parametrize("step", ["intent", "ddl_executed", "ddl_done"])
-def test_a_swap_of_equal_tables_runs_once(server: MariaDb, target: Target, step: str, meanwhile: str) -> None:
-    # The marker is moved by the same statement; it needs no privilege to read the engine's numbers.
+def test_swap_of_equal_tables_runs_once(server: MariaDb, target: Target, step: str, meanwhile: str) -> None:
+    # The same statement moves the marker; so no privilege to read the engine's numbers is needed.
     execute(
         server,
         "DROP USER IF EXISTS 'narrow'@'%'",
@@ -110,14 +110,14 @@ def test_a_swap_of_equal_tables_runs_once(server: MariaDb, target: Target, step:
 
 
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
-def test_a_swap_whose_marker_is_gone_stops_for_a_person(server: MariaDb, target: Target, step: str) -> None:
+def test_swap_without_its_marker_stops_for_an_operator(server: MariaDb, target: Target, step: str) -> None:
     found = window(target, SWAP, repeatable=False)
     begin(target, found, step)
     for (name,) in rows(server, "SHOW TABLES IN tidb_binlog LIKE 'binlake\\_kept%'"):
         execute(server, f"DROP TABLE tidb_binlog.{name}")
     with pytest.raises(Permanent, match="does not show whether it ran") as stopped:
         apply(target, found)
-    # What the hint says works.
+    # The hint's command works.
     assert "set ddl_state in tidb_binlog.binlake_progress to 'done'" in stopped.value.hint
     state = "done" if step == "ddl_executed" else ""
     execute(server, f"UPDATE tidb_binlog.binlake_progress SET ddl_state = '{state}'")
@@ -125,7 +125,7 @@ def test_a_swap_whose_marker_is_gone_stops_for_a_person(server: MariaDb, target:
     assert ids(server, "a", "b") == [[2], [1]]
 
 
-def test_a_rename_list_that_the_target_refuses_moves_nothing(server: MariaDb, target: Target) -> None:
+def test_refused_rename_list_moves_nothing(server: MariaDb, target: Target) -> None:
     found = window(target, ("RENAME TABLE a TO x, b TO a, x TO b, gone TO y", [A, B]), repeatable=False)
     with pytest.raises(TargetRefused):
         apply(target, found)
@@ -134,7 +134,7 @@ def test_a_rename_list_that_the_target_refuses_moves_nothing(server: MariaDb, ta
 
 
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
-def test_an_exchange_shows_by_swapped_numbers(server: MariaDb, target: Target, step: str) -> None:
+def test_exchange_is_proven_by_swapped_numbers(server: MariaDb, target: Target, step: str) -> None:
     found = window(target, EXCHANGE, repeatable=False)
     begin(target, found, step)
     assert apply(target, found).ddls == (step == "intent")
@@ -143,9 +143,7 @@ def test_an_exchange_shows_by_swapped_numbers(server: MariaDb, target: Target, s
 
 @pytest.mark.parametrize("meanwhile", ["optimize", "restored"])
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
-def test_an_exchange_that_nothing_proves_is_not_guessed(
-    server: MariaDb, target: Target, step: str, meanwhile: str
-) -> None:
+def test_exchange_without_proof_is_not_guessed(server: MariaDb, target: Target, step: str, meanwhile: str) -> None:
     found = window(target, EXCHANGE, repeatable=False)
     begin(target, found, step)
     before = ids(server, "p", "b")
@@ -158,7 +156,7 @@ def test_an_exchange_that_nothing_proves_is_not_guessed(
 
 
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
-def test_a_partition_that_was_to_go_goes(server: MariaDb, target: Target, meanwhile: str) -> None:
+def test_interrupted_drop_of_a_partition_is_completed(server: MariaDb, target: Target, meanwhile: str) -> None:
     found = window(target, DROP_PARTITION, repeatable=True)
     begin(target, found, "intent")
     let_happen(server, meanwhile)
@@ -167,12 +165,10 @@ def test_a_partition_that_was_to_go_goes(server: MariaDb, target: Target, meanwh
 
 
 @pytest.mark.servers("mariadb")  # MySQL has no partitions in MyISAM
-def test_a_partition_does_not_pass_for_gone_because_something_else_was_repaired(
-    server: MariaDb, target: Target
-) -> None:
-    # The table was MyISAM when the DDL began: what differed then is right now, and the partition is still there.
+def test_repair_of_the_table_is_not_taken_for_a_dropped_partition(server: MariaDb, target: Target) -> None:
+    # The table was MyISAM when the DDL started; that difference is repaired now, but the partition still exists.
     sql, names = DROP_PARTITION
-    left = replace(forms(target, names), moves_rows=True)
+    left = replace(read_expected(target, names), moves_rows=True)
     found = Window(100, 300).ddl(200, sql, names, left, repeatable=True)
     execute(server, "ALTER TABLE app.p ENGINE = MyISAM")
     begin(target, found, "intent")
@@ -187,13 +183,13 @@ def test_a_partition_does_not_pass_for_gone_because_something_else_was_repaired(
 
 @pytest.mark.parametrize(("amiss", "step"), [("index", "ddl_executed"), ("comment", "intent")])
 @pytest.mark.parametrize("ddl", [EXCHANGE, DROP_PARTITION], ids=["exchange", "drop"])
-def test_definitions_tell_nothing_of_rows_that_move(
+def test_definitions_prove_nothing_for_a_ddl_that_moves_rows(
     server: MariaDb, target: Target, amiss: str, step: str, ddl: tuple[str, list[tuple[str, str]]]
 ) -> None:
-    # R-04: neither an index that the target lacks all the time nor a comment that somebody gives meanwhile
+    # R-04: neither an index that the target always lacked nor a comment that someone adds meanwhile is proof
     sql, names = ddl
     execute(server, "ALTER TABLE app.p ADD INDEX by_v (v)", "ALTER TABLE app.b ADD INDEX by_v (v)")
-    left = replace(forms(target, names), moves_rows=True)
+    left = replace(read_expected(target, names), moves_rows=True)
     if amiss == "index":
         execute(server, "ALTER TABLE app.p DROP INDEX by_v", "ALTER TABLE app.b DROP INDEX by_v")
     found = Window(100, 300).ddl(200, sql, names, left, repeatable=ddl is DROP_PARTITION)
@@ -205,13 +201,11 @@ def test_definitions_tell_nothing_of_rows_that_move(
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_an_exchange_that_was_refused_and_done_by_hand_is_not_taken_back(
-    server: MariaDb, target: Target, by_hand: bool
-) -> None:
+def test_refused_exchange_that_was_done_by_hand_is_not_reversed(server: MariaDb, target: Target, by_hand: bool) -> None:
     # R-04
     sql, names = EXCHANGE
     execute(server, "INSERT INTO app.b VALUES (15, 15)")
-    left = replace(forms(target, names), moves_rows=True)
+    left = replace(read_expected(target, names), moves_rows=True)
     found = Window(100, 300).ddl(200, sql, names, left, repeatable=False)
     with pytest.raises(TargetRefused, match="does not match the partition"):
         apply(target, found)
@@ -220,9 +214,7 @@ def test_an_exchange_that_was_refused_and_done_by_hand_is_not_taken_back(
     assert ids(server, "p", "b") == [[2, 13], [3]]
 
 
-def test_a_partition_that_went_is_known_on_the_same_server_and_asked_for_on_another(
-    server: MariaDb, target: Target
-) -> None:
+def test_dropped_partition_is_proven_on_the_same_server_and_unknown_on_another(server: MariaDb, target: Target) -> None:
     found = window(target, DROP_PARTITION, repeatable=True)
     begin(target, found, "ddl_executed")
     copy = take_copy(server, *EVERY)
@@ -236,7 +228,7 @@ def test_a_partition_that_went_is_known_on_the_same_server_and_asked_for_on_anot
     assert ids(server, "p") == [[13]]
 
 
-def test_an_intent_without_proof_of_an_older_version_is_not_guessed(server: MariaDb, target: Target) -> None:
+def test_intent_of_an_older_version_without_proof_is_not_guessed(server: MariaDb, target: Target) -> None:
     found = window(target, TRUNCATE, repeatable=True)
     begin(target, found, "intent")
     [(text,)] = rows(server, "SELECT ddl_expected FROM tidb_binlog.binlake_progress")

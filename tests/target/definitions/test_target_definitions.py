@@ -1,4 +1,4 @@
-"""What the target must have for rows to be safe in it, and how a DDL shows that it has run."""
+"""What the target needs so that rows are safe in it, and how the target shows that a DDL has run."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def session(empty_server: MariaDb, create: str) -> Iterator[Session]:
     opened.close()
 
 
-def found(session: Session, *tables: TableDef) -> list[str]:
+def compare(session: Session, *tables: TableDef) -> list[str]:
     expected = expect_tables(tables, dialect_of(session))
     return compare_definitions(expected, read_definitions(session, expected.names, dialect_of(session)))
 
 
-def test_the_same_table_has_no_differences(session: Session) -> None:
+def test_equal_table_has_no_differences(session: Session) -> None:
     require_definitions(session, Target(db_type=dialect_of(session)), [SOURCE])
     expected = expect_tables([SOURCE], dialect_of(session))
     assert (
@@ -98,7 +98,7 @@ def test_the_same_table_has_no_differences(session: Session) -> None:
         ("DROP PRIMARY KEY, ADD PRIMARY KEY (id, e)", "unique key (id) is missing"),
     ],
 )
-def test_what_can_lose_rows_is_drift_with_its_name(session: Session, statement: str, difference: str) -> None:
+def test_difference_that_can_lose_rows_is_reported_as_drift(session: Session, statement: str, difference: str) -> None:
     # hazards R-12, R-13, R-18
     session.execute(f"ALTER TABLE d.t {statement}")
     with pytest.raises(Drift, match="not the source's") as drift:
@@ -109,18 +109,18 @@ def test_what_can_lose_rows_is_drift_with_its_name(session: Session, statement: 
 @pytest.mark.parametrize(
     "statement", ["ADD INDEX mine (b(3))", "DROP INDEX i", "COMMENT 'mine'", "ALTER v SET DEFAULT 'x'"]
 )
-def test_what_loses_no_row_is_none_of_our_business(session: Session, statement: str) -> None:
+def test_differences_that_lose_no_rows_are_ignored(session: Session, statement: str) -> None:
     session.execute(f"ALTER TABLE d.t {statement}")
-    assert found(session, SOURCE) == []
+    assert compare(session, SOURCE) == []
 
 
-def test_a_missing_table_and_a_view_in_its_place(session: Session) -> None:
+def test_missing_table_and_view_instead_of_a_table_are_reported(session: Session) -> None:
     session.execute("CREATE VIEW d.other AS SELECT 1")
     missing, other = table("gone", col("a")), table("other", col("a"))
-    assert found(session, missing, other) == ["d.gone: the table is missing", "d.other: it is a view, not a table"]
+    assert compare(session, missing, other) == ["d.gone: the table is missing", "d.other: it is a view, not a table"]
 
 
-def test_databases_and_absent_tables(session: Session) -> None:
+def test_unexpected_databases_and_tables_are_reported(session: Session) -> None:
     expected = expect_tables(
         [], dialect_of(session), absent=[("d", "t"), ("d", "x")], databases={"d": False, "e": True}
     )
@@ -131,16 +131,16 @@ def test_databases_and_absent_tables(session: Session) -> None:
     ]
 
 
-def test_what_a_ddl_leaves() -> None:
+def test_expected_definitions_after_a_ddl() -> None:
     old, new = table("a", col("x")), table("b", col("x"))
     renamed = expect_after_ddl(Definitions((), (old,)), Definitions((), (new,)), "mariadb")
     assert [(name, form is None) for name, form in renamed.tables.items()] == [(("d", "a"), True), (("d", "b"), False)]
-    # a dropped database takes its tables along one by one: only it tells that the DDL is done
+    # a DROP DATABASE removes its tables one by one, so only the missing database proves that the DDL is done
     dropped = expect_after_ddl(Definitions((DbInfo(2, "d", "", "", {}),), (old,)), Definitions((), ()), "mariadb")
     assert (dropped.databases, dropped.tables) == ({"d": False}, {})
 
 
-def test_which_tables_a_ddl_leaves_without_rows() -> None:
+def test_expected_empty_tables_after_a_ddl() -> None:
     old, new = table("a", col("x"), id=5), table("A", col("x"), id=6)
 
     def after(action: Action, *sides: tuple[TableDef, ...]) -> Expected:
@@ -161,7 +161,7 @@ def test_which_tables_a_ddl_leaves_without_rows() -> None:
     "statement",
     ["ALTER TABLE d.t COMMENT 'x'", "ALTER TABLE d.t ALTER v SET DEFAULT 'x'", "ALTER TABLE d.t RENAME INDEX i TO k"],
 )
-def test_a_change_of_the_definition_shows_in_the_fingerprint(session: Session, statement: str) -> None:
+def test_fingerprint_changes_with_the_definition(session: Session, statement: str) -> None:
     # R-04
     names = [("d", "t"), ("d", "u"), ("d", "")]
     before = digest_definitions(session, names)
@@ -172,9 +172,9 @@ def test_a_change_of_the_definition_shows_in_the_fingerprint(session: Session, s
     assert digest_definitions(session, names) != before
 
 
-@pytest.mark.servers("mariadb")  # MySQL does not tell how it writes them (docs/reference/compatibility.md)
-def test_tables_with_letters_beyond_ascii_have_numbers_too(session: Session) -> None:
-    # R-04: the server writes Ä, Σ and ẞ of a file name each in a way of its own
+@pytest.mark.servers("mariadb")  # MySQL does not reveal its encoding of such names (docs/reference/compatibility.md)
+def test_tables_with_non_ascii_names_have_numbers(session: Session) -> None:
+    # R-04: the server encodes Ä, Σ and ẞ in file names in different ways
     names = [("ÜBERSICHT d", name) for name in ("ÄPFEL", "ΟΔΟΣ", "İlan", "ẞTADT", "a-b")]
     session.execute("CREATE DATABASE `ÜBERSICHT d`")
     try:
@@ -187,8 +187,8 @@ def test_tables_with_letters_beyond_ascii_have_numbers_too(session: Session) -> 
         session.execute("DROP DATABASE `ÜBERSICHT d`")
 
 
-def test_equal_tables_that_swap_names_keep_their_numbers(session: Session, create: str) -> None:
-    # R-04: what is made anew gets a number that was never used
+def test_swapped_equal_tables_keep_their_numbers(session: Session, create: str) -> None:
+    # R-04: a newly created table gets a number that was never used
     session.execute(create.replace("d.t", "d.u"))
     names = [("d", "t"), ("d", "u"), ("d", ""), ("d", "gone")]
     before = read_table_numbers(session, names, dialect_of(session))
@@ -202,7 +202,7 @@ def test_equal_tables_that_swap_names_keep_their_numbers(session: Session, creat
     assert after["d/t"] not in before.values()
 
 
-def test_types_as_servers_show_them() -> None:
+def test_types_are_normalized_as_servers_show_them() -> None:
     shown = {
         "int(10) unsigned zerofill": "int unsigned",
         "bigint(20)": "bigint",
@@ -216,7 +216,7 @@ def test_types_as_servers_show_them() -> None:
     }
     assert {text: normalize_type(text, "mariadb") for text in shown} == shown
     assert normalize_type("json", "mysql") == "json"
-    # What the servers show of characters of four bytes.
+    # How servers show four-byte characters.
     assert [normalize_type("enum('🐬')", one) for one in ("mariadb", "mysql", "tidb")] == [
         "enum('?')", "enum('?')", "enum('🐬')",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Both sides' structures: read, compared by what a difference costs, and cut to what they share."""
+"""Both sides' structures are read, compared by the consequence of each difference, and reduced to what they share."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def session(empty_server: MariaDb) -> Iterator[Session]:
 
 
 def structure(session: Session, name: str) -> TableForm | None:
-    """The target's form of d.`name`."""
+    """The structure of d.`name` on the target."""
     return read_definitions(session, [("d", name)], dialect_of(session)).tables["d", name]
 
 
-def test_a_table_of_every_type_is_read_as_the_source_would_define_it(session: Session) -> None:  # S4-22, S4-28
+def test_table_of_all_types_is_read_as_the_source_would_define_it(session: Session) -> None:  # S4-22, S4-28
     session.execute(ALL_TYPES)
     info = table_info_of(session, ("d", "every"), dialect_of(session))
     assert info is not None
@@ -81,7 +81,7 @@ def differences(session: Session, create: str) -> list[tuple[str, str]]:
     return [(one.weight, one.text) for one in found]
 
 
-def test_a_target_with_a_key_and_columns_of_its_own_says_what_keeps_them(session: Session) -> None:  # S4-26, R-12
+def test_own_key_and_columns_of_the_target_say_what_keeps_them(session: Session) -> None:  # S4-26, R-12
     create = (
         "new_id INT AUTO_INCREMENT PRIMARY KEY, id INT NOT NULL, user_id INT NOT NULL UNIQUE, name VARCHAR(20),"
         " note VARCHAR(9) DEFAULT 'x'"
@@ -121,11 +121,13 @@ def test_a_target_with_a_key_and_columns_of_its_own_says_what_keeps_them(session
         ),
     ],
 )  # fmt: skip
-def test_what_would_lose_rows_or_values_is_fatal(session: Session, create: str, first: str) -> None:  # S4-26, R-13
+def test_differences_that_lose_rows_or_values_are_fatal(
+    session: Session, create: str, first: str
+) -> None:  # S4-26, R-13
     assert differences(session, create)[0] == ("fatal", first)
 
 
-def test_an_equal_target_has_no_differences_and_a_missing_one_is_reported(session: Session) -> None:  # S4-26
+def test_equal_target_has_no_differences_and_a_missing_one_is_reported(session: Session) -> None:  # S4-26
     source = expected_form(SOURCE, dialect_of(session))
     assert compare_structures(source, None) == [StructureDifference("the table is missing", "fatal")]
     assert differences(session, "id INT PRIMARY KEY, user_id INT NULL, name VARCHAR(20), UNIQUE (user_id)") == [
@@ -133,7 +135,7 @@ def test_an_equal_target_has_no_differences_and_a_missing_one_is_reported(sessio
     ]
 
 
-def test_a_column_that_the_target_lacks_or_computes_is_left_to_sync_mode_2(session: Session) -> None:  # S4-27
+def test_missing_or_generated_target_column_needs_sync_mode_2(session: Session) -> None:  # S4-27
     create = "extra INT, id INT PRIMARY KEY, user_id INT AS (id + 1) STORED UNIQUE"
     assert differences(session, create) == [
         ("preserve", "column extra is the target's own"),
@@ -145,8 +147,8 @@ def test_a_column_that_the_target_lacks_or_computes_is_left_to_sync_mode_2(sessi
 PRESERVED = TargetTable(db_name="d", tbl_name="t", preserve=True)
 
 
-def shared(session: Session, create: str, *, sync_mode: int = 1) -> tuple[TableDef, list[str]]:
-    """The definition that both sides share where it is asked for, and what is refused of it."""
+def derive_shared(session: Session, create: str, *, sync_mode: int = 1) -> tuple[TableDef, list[str]]:
+    """The definition that both sides share, if requested, and the refused differences."""
     session.execute(f"CREATE TABLE d.t ({create})")
     there = structure(session, "t")
     assert there is not None
@@ -154,8 +156,8 @@ def shared(session: Session, create: str, *, sync_mode: int = 1) -> tuple[TableD
     return definition, list_refusals(compare_structures(expected_form(definition, dialect_of(session)), there))
 
 
-def test_with_a_key_of_its_own_the_rows_are_found_by_the_key_of_both(session: Session) -> None:  # S4-26, S4-29
-    definition, left = shared(
+def test_rows_are_found_by_the_shared_key_if_the_target_has_its_own(session: Session) -> None:  # S4-26, S4-29
+    definition, left = derive_shared(
         session,
         "new_id INT AUTO_INCREMENT PRIMARY KEY, id INT NOT NULL, user_id INT NOT NULL UNIQUE, name VARCHAR(20),"
         " Note VARCHAR(9) DEFAULT 'x', at TIMESTAMP DEFAULT NOW() ON UPDATE NOW(), twice INT AS (id * 2)",
@@ -163,19 +165,19 @@ def test_with_a_key_of_its_own_the_rows_are_found_by_the_key_of_both(session: Se
     assert left == []
     assert definition.identity() == Identity("unique", ("user_id",))
     assert definition.own == ("new_id", "note", "at", "twice")
-    # What the server fills by itself at each write is not kept.
+    # Columns that the server sets at each write are not preserved.
     assert definition.kept == ("new_id", "note")
 
 
-def test_columns_left_out_take_their_keys_along(session: Session) -> None:  # S4-27
-    definition, left = shared(session, "id INT PRIMARY KEY, name VARCHAR(20) AS (id) STORED", sync_mode=2)
+def test_keys_on_left_out_columns_are_left_out(session: Session) -> None:  # S4-27
+    definition, left = derive_shared(session, "id INT PRIMARY KEY, name VARCHAR(20) AS (id) STORED", sync_mode=2)
     assert ([c.name for c in definition.columns], left) == (["id"], [])
     assert [key.name for key in definition.unique_keys()] == ["PRIMARY"]
     assert (definition.own, definition.kept) == (("name",), ())
 
 
-def test_what_is_not_a_matter_of_shape_stays_refused(session: Session) -> None:  # R-13
-    _, left = shared(
+def test_other_differences_stay_refused(session: Session) -> None:  # R-13
+    _, left = derive_shared(
         session, "id BIGINT PRIMARY KEY, user_id INT NOT NULL UNIQUE, name VARCHAR(20) UNIQUE, must INT NOT NULL"
     )
     assert left == [

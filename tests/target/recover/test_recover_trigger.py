@@ -1,4 +1,4 @@
-"""Recovery starts in one case of four, and in no other a byte is written to the target."""
+"""Recovery runs in exactly one of four cases; in the other cases nothing is written to the target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.children import end_children, ended
+from support.children import end_children, wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply_in_child, at, signal_me, target_of
 
@@ -59,14 +59,14 @@ def pd_url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address where nobody listens, and nobody else will meanwhile."""
+    """An address at which nothing listens; the bound port stays reserved meanwhile."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{held.getsockname()[1]}"
 
 
 def replication(target: Target | None, pd: str, patience_s: float = 0.3, **more: Any) -> Replication:
-    """`patience_s`: with the PD; a short one where nobody answers anyway."""
+    """`patience_s`: the timeout for the PD; short for addresses that do not answer anyway."""
     section = {} if target is None else {"target": target.model_dump(by_alias=True)}
     source = {"pd-urls": [pd], "status-url": "http://127.0.0.1:1", "timeout-s": patience_s}
     return Replication.model_validate({"name": NAME, "source": source, "lake": {"path": "/nowhere"}, **section, **more})
@@ -76,9 +76,12 @@ def no_context(_: Replication) -> Any:
     raise AssertionError("nothing of Spark or the lake is wanted")
 
 
-def break_off(target: Target, window: Window, relay: RelayLog | None = None) -> None:
-    """Kill an apply behind its first statement."""
-    assert ended(apply_in_child(target, window, at("batch", 1, signal_me(signal.SIGKILL)), relay)) == -signal.SIGKILL
+def kill_apply(target: Target, window: Window, relay: RelayLog | None = None) -> None:
+    """Kill an apply after its first statement."""
+    assert (
+        wait_for_exit(apply_in_child(target, window, at("batch", 1, signal_me(signal.SIGKILL)), relay))
+        == -signal.SIGKILL
+    )
 
 
 def checkpoint(server: MariaDb) -> str:
@@ -96,7 +99,7 @@ def checkpoint(server: MariaDb) -> str:
         (False, None, "nothing-to-do"),
     ],
 )
-def test_the_two_facts_decide_and_nothing_is_written(
+def test_pd_and_checkpoint_decide_without_any_write(
     server: MariaDb, target: Target, pd_url: str, nobody: str, answers: bool, stored: str | None, state: str
 ) -> None:
     # S3-10, S3-12
@@ -118,23 +121,25 @@ def test_the_two_facts_decide_and_nothing_is_written(
     assert words <= {"SELECT", "SET", "SHOW", "START"}
 
 
-def test_the_open_window_is_what_is_finished(target: Target, nobody: str) -> None:
-    # S3-10: its bounds and the manifest it was opened with
+def test_recovery_finishes_the_open_window(target: Target, nobody: str) -> None:
+    # S3-10: with its bounds and the manifest with which it was opened
     window = Window(0, 300).put((1, "a")).put((2, "b"))
-    break_off(target, window)
+    kill_apply(target, window)
     verdict = judge_recovery(replication(target, nobody))
     assert (verdict.state, verdict.commit_ts, verdict.window) == ("recover", 0, (0, 300))
     assert verdict.opened is not None
     assert verdict.opened.manifest == window.manifest().digest()
 
 
-def test_target_and_relay_files_suffice(server: MariaDb, target: Target, nobody: str, tmp_path: Path) -> None:
-    # S3-03, S3-09, S3-11: a process that has neither Spark nor the lake's library nor Airflow in it
+def test_recovery_needs_only_target_and_relay_files(
+    server: MariaDb, target: Target, nobody: str, tmp_path: Path
+) -> None:
+    # S3-03, S3-09, S3-11: the process imports neither Spark nor the lake's library nor Airflow
     log_dir = tmp_path / "relay"
     log_dir.mkdir()
     own = replication(target, nobody, relay={"log-dir": str(log_dir)})
     window = Window(0, 300).put((1, "a")).put((2, "b")).into(target, ("app", "t"))
-    break_off(target, window, RelayLog.of(own))
+    kill_apply(target, window, RelayLog.of(own))
     config, result = tmp_path / "shop.toml", tmp_path / "result.json"
     config.write_text(toml_of(target, nobody))
     program = (
@@ -156,18 +161,18 @@ def test_target_and_relay_files_suffice(server: MariaDb, target: Target, nobody:
         "detail": {},
     }  # fmt: skip
     assert checkpoint(server) == '{"consistent":true,"commitTS":300,"ts-map":{},"schema-version":1}'
-    # S3-11, S3-12: the next run with PD still away does nothing
+    # S3-11, S3-12: the next run, with PD still unreachable, does nothing
     assert [r.state for r in recover(own, no_context)] == ["nothing-to-do"]
 
 
-def test_a_job_says_how_it_ended(target: Target, nobody: str, tmp_path: Path) -> None:
-    # S3-12: as every stage does, for who started it
+def test_job_writes_its_result(target: Target, nobody: str, tmp_path: Path) -> None:
+    # S3-12: as every stage does, for its caller
     config, result = tmp_path / "shop.toml", tmp_path / "result.json"
     config.write_text(toml_of(target, nobody))
     outcome = run_job(["recover", "--replication", str(config), "--result", str(result)])
     assert outcome == json.loads(result.read_text())
     assert [(one["stage"], one["state"]) for one in outcome["results"]] == [("recover", "nothing-to-do")]
-    break_off(target, Window(0, 300).put((1, "a")).put((2, "b")))
+    kill_apply(target, Window(0, 300).put((1, "a")).put((2, "b")))
     outcome = run_job(["recover", "--replication", str(config), "--result", str(result)])
     assert (outcome["ok"], outcome["error"]["kind"], outcome["error"]["class"]) == (False, "Permanent", "LostRange")
 
@@ -178,9 +183,11 @@ def toml_of(target: Target, pd: str) -> str:
     return f'name = "{NAME}"\n{source}\n[lake]\npath = "/nowhere"\n[target]\n{address}\n'
 
 
-def test_what_finishes_the_window_is_nowhere(server: MariaDb, target: Target, nobody: str, tmp_path: Path) -> None:
-    # S3-13: nothing reaches the target, the range is named
-    break_off(target, Window(0, 300).put((1, "a")).put((2, "b")))
+def test_missing_source_of_the_open_window_is_reported(
+    server: MariaDb, target: Target, nobody: str, tmp_path: Path
+) -> None:
+    # S3-13: nothing is written to the target, and the range is named
+    kill_apply(target, Window(0, 300).put((1, "a")).put((2, "b")))
     before = (
         rows(server, "SELECT * FROM app.t"),
         checkpoint(server),
@@ -202,35 +209,35 @@ def test_what_finishes_the_window_is_nowhere(server: MariaDb, target: Target, no
     assert after == before
 
 
-def test_a_target_that_another_writer_left_is_not_guessed_at(server: MariaDb, target: Target, nobody: str) -> None:
-    # Half-way, and no window of ours is open: a drainer's checkpoint, or one that was set back
+def test_inconsistent_target_without_an_open_window_is_refused(server: MariaDb, target: Target, nobody: str) -> None:
+    # Inconsistent, but no window of Binlake is open: a drainer's checkpoint, or one that was set back
     apply_window(target, Window(0, 200).manifest(), Window(0, 200))
     execute(server, f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{HALF_WAY}'")
     with pytest.raises(CheckpointConflict, match="no window open there"):
         recover(replication(target, nobody), no_context)
 
 
-def test_a_finished_window_below_the_exit_point_is_not_called_consistent(
+def test_finished_window_below_the_exit_point_is_not_consistent(
     server: MariaDb, target: Target, nobody: str, tmp_path: Path
 ) -> None:
-    # DESIGN 3.8: windows up to 900 were begun once; the open one ends below
+    # DESIGN 3.8: windows up to 900 were started before; the open one ends below that
     own = replication(target, nobody, relay={"log-dir": str(tmp_path)})
     window = Window(0, 300).put((1, "a")).put((2, "b"))
-    break_off(target, window, RelayLog.of(own))
+    kill_apply(target, window, RelayLog.of(own))
     execute(server, "UPDATE tidb_binlog.binlake_progress SET exit_ts = 900")
     with pytest.raises(CheckpointConflict, match="rows of later windows may be on the target") as caught:
         recover(own, no_context)
     assert "900" in str(caught.value)
 
 
-def test_what_cannot_be_asked_for(target: Target, nobody: str, pd_url: str) -> None:
+def test_unsupported_requests_are_refused(target: Target, nobody: str, pd_url: str) -> None:
     with pytest.raises(ConfigError, match="no SQL target"):
         recover(replication(None, nobody), no_context)
     with pytest.raises(ConfigError, match="open window only"):
         recover(replication(target, nobody), no_context, log_dir="/relay", roll_forward=True)
     another = replication(target, pd_url)
     another = another.model_copy(update={"source": another.source.model_copy(update={"cluster_id": "5"})})
-    # It answers: that it is another cluster is for a person to fix.
+    # The PD answers; an operator must fix that it belongs to another cluster.
     with pytest.raises(Permanent, match="another cluster"):
         recover(another, no_context)
 
@@ -271,8 +278,8 @@ def forward(target: Target, nobody: str, tmp_path: Path, monkeypatch: pytest.Mon
     return Forward(target, nobody, tmp_path, monkeypatch)
 
 
-def test_a_roll_forward_that_broke_off_between_windows_goes_on(target: Target, forward: Forward) -> None:
-    # S3-03, S3-08: as configured, and with relay files, as any window that is opened anew
+def test_roll_forward_interrupted_between_windows_resumes(target: Target, forward: Forward) -> None:
+    # S3-03, S3-08: with the configured modes and relay files, as any newly opened window
     assert forward.run() == ["nothing-to-do"]
     apply_window(target, Window(0, 300).manifest(), Window(0, 300))
     assert forward.run() == ["done", "recovered"]
@@ -282,8 +289,8 @@ def test_a_roll_forward_that_broke_off_between_windows_goes_on(target: Target, f
     assert forward.run() == ["nothing-to-do"]
 
 
-def _applied_then_set_back(server: MariaDb, target: Target, exit_ts: int) -> None:
-    """The window (0, 200] is downstream; its checkpoint is half-way again, and `exit_ts` is where safe mode ends."""
+def _apply_then_set_back(server: MariaDb, target: Target, exit_ts: int) -> None:
+    """Apply the window (0, 200], then make its checkpoint inconsistent; safe mode ends at `exit_ts`."""
     apply_window(target, Window(0, 200).manifest(), Window(0, 200))
     execute(
         server,
@@ -292,11 +299,11 @@ def _applied_then_set_back(server: MariaDb, target: Target, exit_ts: int) -> Non
     )
 
 
-def test_rolling_over_rows_that_may_be_there_is_safe_whatever_is_configured(
+def test_roll_forward_over_possibly_applied_rows_forces_safe_mode(
     server: MariaDb, target: Target, forward: Forward
 ) -> None:
     # S4-40: the checkpoint was set back
-    _applied_then_set_back(server, target, exit_ts=400)
+    _apply_then_set_back(server, target, exit_ts=400)
     assert forward.run() == ["done", "recovered"]
     ((bounds, own),) = forward.sinks
     assert bounds == Bounds(200, 400)
@@ -304,11 +311,11 @@ def test_rolling_over_rows_that_may_be_there_is_safe_whatever_is_configured(
     assert (own.target.safe_mode, own.relay) == ("always", forward.replication.relay)
 
 
-def test_a_roll_forward_that_ends_below_the_exit_point_says_what_it_did(
+def test_roll_forward_that_ends_below_the_exit_point_reports_its_result(
     server: MariaDb, target: Target, forward: Forward
 ) -> None:
-    # DESIGN 3.8: the hint is not to do the same once more
-    _applied_then_set_back(server, target, exit_ts=900)
+    # DESIGN 3.8: the hint does not suggest the same command again
+    _apply_then_set_back(server, target, exit_ts=900)
     with pytest.raises(
         CheckpointConflict, match="everything that has landed is applied, and rows of later windows"
     ) as caught:
@@ -318,19 +325,19 @@ def test_a_roll_forward_that_ends_below_the_exit_point_says_what_it_did(
         forward.run()
 
 
-def test_a_restore_keeps_no_relay_files(forward: Forward, monkeypatch: pytest.MonkeyPatch) -> None:
-    # S3-15: those of the sync are not its own
+def test_restore_writes_no_relay_files(forward: Forward, monkeypatch: pytest.MonkeyPatch) -> None:
+    # S3-15: the relay files belong to the sync DAG
     monkeypatch.setattr(restore, "target_position", lambda *_: SimpleNamespace(window=None, commit_ts=None))
     restore.restore(StageContext(forward.replication, "restore", no_spark), 300)
     ((_, own),) = forward.sinks
     assert own.relay.log_dir == ""
 
 
-def test_checkpoint_and_open_window_are_read_at_one_moment(
+def test_checkpoint_and_open_window_are_read_in_one_snapshot(
     server: MariaDb, target: Target, nobody: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # S3-10: a finalize ends between the two looks
-    break_off(target, Window(0, 300).put((1, "a")).put((2, "b")))
+    # S3-10: a finalize ends between the two reads
+    kill_apply(target, Window(0, 300).put((1, "a")).put((2, "b")))
     read = trigger.read_progress
 
     def meanwhile(*arguments: Any) -> Any:
@@ -343,7 +350,7 @@ def test_checkpoint_and_open_window_are_read_at_one_moment(
     assert (verdict.state, verdict.commit_ts, verdict.window) == ("recover", 0, (0, 300))
 
 
-def test_a_table_that_is_set_aside_is_not_half_way_and_is_named(target: Target, nobody: str) -> None:  # U-16, S3-10
+def test_table_aside_needs_no_recovery_and_is_named(target: Target, nobody: str) -> None:  # U-16, S3-10
     apply_window(target, (first := Window(100, 200).put((1, "a"))).manifest(), first)
     set_aside(target, CLUSTER, NAME, [("app", "t")], "by hand", 0)
     config = replication(target, nobody)

@@ -1,4 +1,4 @@
-"""Relay files: durable before anything is applied, whole or refused, gone behind the checkpoint."""
+"""Relay files are durable before anything is applied, whole or refused, and deleted once the checkpoint passes them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def write(log: RelayLog, window: Window) -> None:
 
 
 def read(log: RelayLog, window: Window) -> Window:
-    """The window as the files have it."""
+    """The window as the files contain it."""
     found = log.window((window.lo, window.hi), window.manifest().digest())
     batches = [b for plan in found.segments() for phase in (1, 2, 3) for b in found.batches(plan.number, phase)]
     return Window(window.lo, window.hi, found.segments(), batches)
 
 
-def names(log: RelayLog) -> list[str]:
+def list_names(log: RelayLog) -> list[str]:
     return [file.path.name for file in list_files(log.storage.folder)]
 
 
@@ -55,17 +55,17 @@ def two_segments() -> Window:
     return found.delete(1).put((3, "c"), verify=True)
 
 
-def sized(lo: int, hi: int, *sizes: int) -> Window:
+def with_sizes(lo: int, hi: int, *sizes: int) -> Window:
     found = Window(lo, hi)
     for size in sizes:
         found.put((1, "x" * size))
     return found
 
 
-def test_a_window_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_window_is_read_as_it_was_written(tmp_path: Path) -> None:
     # S3-09: the same stream of statements for the same code; commit_ts keep all digits
     log, window = relay(tmp_path), two_segments()
-    # In mode auto the lake counts the text of a segment; otherwise nobody does.
+    # In mode auto the lake counts the text of a segment; in other modes nothing does.
     window.plans[1] = replace(window.plans[1], bytes=7)
     write(log, window)
     found = read(log, window)
@@ -81,16 +81,16 @@ def test_a_window_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert log.window((window.lo, window.hi), window.manifest().digest()).manifest == window.manifest()
 
 
-def test_an_empty_window_is_written_too(tmp_path: Path) -> None:
+def test_empty_window_is_written_too(tmp_path: Path) -> None:
     log, window = relay(tmp_path), Window(1, 2)
     write(log, window)
     assert read(log, window).written == []
 
 
-def test_a_file_is_closed_at_its_limit_behind_a_whole_batch(tmp_path: Path) -> None:
-    # S3-14: ten of 300 KB, then one of 3 MB, limit 1 MiB
+def test_file_is_closed_at_its_limit_after_a_whole_batch(tmp_path: Path) -> None:
+    # S3-14: ten batches of 300 KB, then one of 3 MB, limit 1 MiB
     log = relay(tmp_path, MIB)
-    window = sized(0, 10, *[300_000] * 10, 3_000_000)
+    window = with_sizes(0, 10, *[300_000] * 10, 3_000_000)
     write(log, window)
     sizes = [file.path.stat().st_size for file in list_files(log.storage.folder)]
     assert all(size >= MIB for size in sizes[:-1])
@@ -99,31 +99,31 @@ def test_a_file_is_closed_at_its_limit_behind_a_whole_batch(tmp_path: Path) -> N
     assert read(log, window).written == window.written
 
 
-def test_files_behind_the_checkpoint_go_and_the_newest_stays(tmp_path: Path) -> None:
+def test_files_before_the_checkpoint_are_deleted_except_the_newest(tmp_path: Path) -> None:
     # S3-15, S3-16
     log = relay(tmp_path)
     for number in range(10):
-        write(log, sized(number * 10, number * 10 + 10, 5))
+        write(log, with_sizes(number * 10, number * 10 + 10, 5))
     log.delete_applied(60)
     assert [file.index for file in list_files(log.storage.folder)] == [7, 8, 9, 10]
     log.delete_applied(1 << 60)
     assert [file.index for file in list_files(log.storage.folder)] == [10]
-    write(log, sized(100, 110, 5))
+    write(log, with_sizes(100, 110, 5))
     assert [file.index for file in list_files(log.storage.folder)] == [10, 11]
 
 
-def test_a_window_that_is_there_whole_is_not_written_again(tmp_path: Path) -> None:
+def test_complete_window_is_not_written_again(tmp_path: Path) -> None:
     log, window = relay(tmp_path), two_segments()
     write(log, window)
-    before = names(log)
+    before = list_names(log)
     write(log, window)
-    assert names(log) == before
+    assert list_names(log) == before
 
 
-def test_names_that_were_not_made_durable_are_so_before_the_window_counts_as_written(
+def test_failed_sync_of_the_folder_is_repeated_before_the_window_counts_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # S3-08: the first try wrote and named the files, and failed to sync their folder
+    # S3-08: the first try wrote and renamed the files, but failed to sync their folder
     log, window, synced = relay(tmp_path), two_segments(), []
     sync = files.sync_folder
 
@@ -135,30 +135,30 @@ def test_names_that_were_not_made_durable_are_so_before_the_window_counts_as_wri
     with pytest.raises(Transient, match="cannot be written"):
         write(log, window)
     monkeypatch.setattr(files, "sync_folder", lambda folder: (synced.append(folder), sync(folder)))
-    before = names(log)
+    before = list_names(log)
     write(log, window)
-    assert names(log) == before != []
+    assert list_names(log) == before != []
     assert {log.storage.folder, log.storage.folder.parent} <= set(synced)
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_a_missing_file_is_named_with_its_range(tmp_path: Path, part: int) -> None:
+def test_missing_file_is_named_with_its_range(tmp_path: Path, part: int) -> None:
     # S3-13
-    log, window = relay(tmp_path, 1000), sized(10, 20, 1000, 1000, 1000)
+    log, window = relay(tmp_path, 1000), with_sizes(10, 20, 1000, 1000, 1000)
     write(log, window)
     lost = list_files(log.storage.folder)[part].path
     lost.unlink()
     with pytest.raises(LostRange, match="10-20") as caught:
         read(log, window)
-    # Of the last one nobody knows the name: it is told by the one before it.
+    # The name of the last file is unknown; the file before it is named instead.
     assert lost.name in str(caught.value) or (part == 2 and "missing after" in str(caught.value))
     write(log, window)
     assert read(log, window).written == window.written
 
 
-def test_a_damaged_newer_try_takes_nothing_from_a_whole_one(tmp_path: Path) -> None:
+def test_damaged_newer_try_does_not_hide_a_whole_older_one(tmp_path: Path) -> None:
     # S3-13: the head of the newer try is unreadable, or its end; then the older one is damaged as well
-    log, window = relay(tmp_path, 1000), sized(10, 20, 1000, 1000)
+    log, window = relay(tmp_path, 1000), with_sizes(10, 20, 1000, 1000)
     write(log, window)
     older = [(file.path, file.path.read_bytes()) for file in list_files(log.storage.folder)]
     for path, _ in older:
@@ -178,15 +178,15 @@ def test_a_damaged_newer_try_takes_nothing_from_a_whole_one(tmp_path: Path) -> N
     assert caught.value.message == f"the relay file {newer[0].name} is missing"
 
 
-def test_a_damaged_older_try_does_not_block_a_whole_newer_one(tmp_path: Path) -> None:
+def test_damaged_older_try_does_not_hide_a_whole_newer_one(tmp_path: Path) -> None:
     # S3-13, S3-09
-    log, window = relay(tmp_path, 1000), sized(10, 20, 1000, 1000)
+    log, window = relay(tmp_path, 1000), with_sizes(10, 20, 1000, 1000)
     write(log, window)
     first = list_files(log.storage.folder)
     os.truncate(first[0].path, 5)
     write(log, window)
     assert read(log, window).written == window.written
-    # What could be read of the failed try is gone; of a file without a head nobody knows whose it is.
+    # The readable rest of the failed try is deleted; a file without a head is kept, because its owner is unknown.
     assert [file.index for file in list_files(log.storage.folder)] == [1, 3, 4]
     os.truncate(list_files(log.storage.folder)[-1].path, 40)
     with capture_logs() as logs, pytest.raises(LostRange, match="damaged") as caught:
@@ -195,8 +195,8 @@ def test_a_damaged_older_try_does_not_block_a_whole_newer_one(tmp_path: Path) ->
     assert [entry["event"] for entry in logs] == ["relay_file_set_aside"] * 2 + ["relay_try_not_whole"]
 
 
-def test_a_folder_that_cannot_be_read_is_reported_as_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # S3-08, S3-13: a share that went away
+def test_unreadable_folder_is_reported_as_binlakes_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # S3-08, S3-13: a share became unreachable
     log, window = relay(tmp_path), two_segments()
     write(log, window)
 
@@ -213,9 +213,7 @@ def test_a_folder_that_cannot_be_read_is_reported_as_ours(tmp_path: Path, monkey
     assert [entry["event"] for entry in logs] == ["relay_files_not_deleted"]
 
 
-def test_the_first_error_of_a_writer_is_the_one_that_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_error_of_a_writer_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = relay(tmp_path)
 
     def stop() -> None:
@@ -229,17 +227,17 @@ def test_the_first_error_of_a_writer_is_the_one_that_is_reported(
         log.write_ahead(two_segments().manifest(), two_segments(), stop)
 
 
-def test_no_file_at_all_is_reported_with_the_range(tmp_path: Path) -> None:
+def test_missing_files_are_reported_with_the_range(tmp_path: Path) -> None:
     # S3-13
     with pytest.raises(LostRange, match="no relay file") as caught:
-        read(relay(tmp_path), sized(10, 20, 5))
+        read(relay(tmp_path), with_sizes(10, 20, 5))
     assert "10-20" in str(caught.value)
 
 
 @pytest.mark.parametrize("cut", [1, 4, 9, 40])
-def test_a_torn_file_is_refused(tmp_path: Path, cut: int) -> None:
-    # S3-13: a copy that broke off
-    log, window = relay(tmp_path), sized(10, 20, 100)
+def test_truncated_file_is_refused(tmp_path: Path, cut: int) -> None:
+    # S3-13: an interrupted copy
+    log, window = relay(tmp_path), with_sizes(10, 20, 100)
     write(log, window)
     path = list_files(log.storage.folder)[0].path
     os.truncate(path, path.stat().st_size - cut)
@@ -247,9 +245,9 @@ def test_a_torn_file_is_refused(tmp_path: Path, cut: int) -> None:
         read(log, window)
 
 
-def test_every_changed_byte_is_seen(tmp_path: Path) -> None:
+def test_every_changed_byte_is_detected(tmp_path: Path) -> None:
     # S3-13: in frames, payloads and checksums
-    log, window = relay(tmp_path), sized(10, 20, 10)
+    log, window = relay(tmp_path), with_sizes(10, 20, 10)
     write(log, window)
     path = list_files(log.storage.folder)[0].path
     whole = path.read_bytes()
@@ -259,21 +257,21 @@ def test_every_changed_byte_is_seen(tmp_path: Path) -> None:
             read(log, window)
 
 
-def test_the_window_is_the_one_that_the_target_opened(tmp_path: Path) -> None:
-    # R-16: the same bounds were sealed twice, with other statements
-    log, first, second = relay(tmp_path), sized(10, 20, 10), sized(10, 20, 30)
+def test_window_with_the_opened_manifest_is_read(tmp_path: Path) -> None:
+    # R-16: the same bounds were sealed twice, with different statements
+    log, first, second = relay(tmp_path), with_sizes(10, 20, 10), with_sizes(10, 20, 30)
     write(log, first)
     write(log, second)
     assert read(log, first).written == first.written
     assert read(log, second).written == second.written
-    third = sized(10, 20, 40)
+    third = with_sizes(10, 20, 40)
     with pytest.raises(LostRange, match="as the target opened it"):
         read(log, third)
 
 
-def test_a_writer_that_dies_leaves_nothing_that_passes_for_a_window(tmp_path: Path) -> None:
-    # S3-08: between two batches
-    log, window = relay(tmp_path, 1000), sized(10, 20, 1000, 1000, 1000)
+def test_killed_writer_leaves_no_readable_window(tmp_path: Path) -> None:
+    # S3-08: killed between two batches
+    log, window = relay(tmp_path, 1000), with_sizes(10, 20, 1000, 1000, 1000)
     asked: list[int] = []
 
     def check() -> None:
@@ -283,7 +281,7 @@ def test_a_writer_that_dies_leaves_nothing_that_passes_for_a_window(tmp_path: Pa
 
     with pytest.raises(Transient, match="asked to stop"):
         log.write_ahead(window.manifest(), window, check)
-    assert names(log) == []
+    assert list_names(log) == []
     assert list(log.storage.folder.glob("*.tmp")) == []
     (log.storage.folder / "relay-0000000000000001-10-20.tmp").write_bytes(b"left by a kill")
     write(log, window)
@@ -293,7 +291,7 @@ def test_a_writer_that_dies_leaves_nothing_that_passes_for_a_window(tmp_path: Pa
 
 @contextmanager
 def full_disk(size: int) -> Iterator[None]:
-    """No file of this process may grow above `size` bytes meanwhile."""
+    """Limit the size of files of this process to `size` bytes meanwhile."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -302,15 +300,15 @@ def full_disk(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     # S3-08
-    log, window = relay(tmp_path), sized(10, 20, *[100_000] * 4)
+    log, window = relay(tmp_path), with_sizes(10, 20, *[100_000] * 4)
     with full_disk(200_000), pytest.raises(Transient, match="cannot be written: File too large"):
         write(log, window)
     assert [path.name for path in log.storage.folder.iterdir()] == [".lock"]
 
 
-def test_one_writer_at_a_time(tmp_path: Path) -> None:
+def test_second_writer_is_refused(tmp_path: Path) -> None:
     log = relay(tmp_path)
     log.storage.folder.mkdir()
     with folder_lock(log.storage.folder), pytest.raises(LeaseHeld) as caught:
@@ -323,7 +321,7 @@ def configured(**more: object) -> Replication:
     return Replication.model_validate({"name": NAME, "lake": {"path": "/nowhere"}, **target, **more})
 
 
-def test_files_are_kept_where_a_folder_is_named(tmp_path: Path) -> None:
+def test_relay_files_are_kept_in_the_configured_folder(tmp_path: Path) -> None:
     # S3-17, S3-19
     assert RelayLog.of(configured()) is None
     assert configured().relay.max_file_size == 10_485_760
@@ -334,7 +332,7 @@ def test_files_are_kept_where_a_folder_is_named(tmp_path: Path) -> None:
         RelayLog.of(configured(relay={"log-dir": "nfs://host/relay"}))
 
 
-def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_folder_is_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # S3-17: a share that is not mounted
     own = configured(relay={"log-dir": str(tmp_path / "share")})
     with pytest.raises(ConfigError, match="does not exist") as caught:
@@ -356,7 +354,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pyt
 
 
 def test_two_targets_never_share_a_folder(tmp_path: Path) -> None:
-    # S3-15: what one has passed is not deleted for the other
+    # S3-15: files that one target has passed must stay for the other
     targets = [
         {"host": "a", "port": 3306, "checkpoint-schema": "1-x"},
         {"host": "a-3306", "port": 1, "checkpoint-schema": "x"},
@@ -370,22 +368,22 @@ def test_two_targets_never_share_a_folder(tmp_path: Path) -> None:
     assert len(folders) == len(targets)
     assert {folder.parent for folder in folders} == {tmp_path / NAME}
     first, second = (log for log in logs[:2] if log is not None)
-    write(first, sized(0, 10, 5))
-    write(first, sized(10, 20, 5))
-    write(second, sized(20, 30, 5))
+    write(first, with_sizes(0, 10, 5))
+    write(first, with_sizes(10, 20, 5))
+    write(second, with_sizes(20, 30, 5))
     second.delete_applied(1 << 60)
     assert [file.index for file in list_files(first.storage.folder)] == [1, 2]
 
 
 @pytest.mark.parametrize("size", ["0", "-1"])
-def test_a_file_needs_a_size(tmp_path: Path, size: str) -> None:
+def test_file_size_must_be_positive(tmp_path: Path, size: str) -> None:
     # S3-19
     path = write_replication(tmp_path, "shop", relay=f'log-dir = "/relay"\nmax-file-size = {size}')
     with pytest.raises(ConfigError, match=r"relay\.max-file-size"):
         load_replication(path)
 
 
-def test_without_a_sql_target_there_is_a_warning_and_no_file(tmp_path: Path) -> None:
+def test_relay_without_a_sql_target_warns_and_writes_no_file(tmp_path: Path) -> None:
     # S3-18
     path = write_replication(tmp_path, "shop", target=None, relay='log-dir = "/relay"')
     with capture_logs() as logs:

@@ -1,4 +1,4 @@
-"""Relay files in an object store: whole or refused, without a lock, found by a host that never saw lake or writer."""
+"""Relay files in an object store: whole or refused, without locks, readable on a host that shares nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOLDER = PurePosixPath("orders/target")
 
 
 def relay(store: Store, limit: int = 1000) -> RelayLog:
-    """As each process opens it."""
+    """The relay log as each process opens it."""
     return RelayLog(BucketStorage(store, FOLDER), limit)
 
 
@@ -44,7 +44,7 @@ def read(log: RelayLog, own: Window) -> list[object]:
 
 
 class Broken(LocalStore):
-    """A store that goes away before its `fails`-th write."""
+    """A store that becomes unreachable before its `fails`-th write."""
 
     fails = 0
 
@@ -68,7 +68,7 @@ def test_another_host_reads_what_was_written(tmp_path: Path) -> None:
 
 
 # S3-15, S3-16
-def test_files_behind_the_checkpoint_go_and_the_newest_stays(tmp_path: Path) -> None:
+def test_files_before_the_checkpoint_are_deleted_except_the_newest(tmp_path: Path) -> None:
     log = relay(LocalStore(tmp_path), 1 << 20)
     for number in range(4):
         write(log, window(number * 10, number * 10 + 10, 5))
@@ -79,7 +79,7 @@ def test_files_behind_the_checkpoint_go_and_the_newest_stays(tmp_path: Path) -> 
 
 
 # S3-13
-def test_what_is_missing_or_cut_is_named(tmp_path: Path) -> None:
+def test_missing_or_truncated_files_are_named(tmp_path: Path) -> None:
     store, own = LocalStore(tmp_path), window()
     log = relay(store)
     write(log, own)
@@ -92,7 +92,7 @@ def test_what_is_missing_or_cut_is_named(tmp_path: Path) -> None:
         store.delete(path)
         with pytest.raises(LostRange, match="10-20") as caught:
             read(relay(store), own)
-        # The mark of the missing one is that of its neighbours.
+        # The missing file's object mark is that of its neighbours.
         assert PurePosixPath(path).name in str(caught.value) or number == len(paths) - 1
         store.put(path, content)
     assert read(relay(store), own) == own.written
@@ -100,7 +100,7 @@ def test_what_is_missing_or_cut_is_named(tmp_path: Path) -> None:
 
 # S3-08
 @pytest.mark.parametrize("fails", [1, 2, 3])
-def test_a_writer_that_fails_leaves_nothing_that_passes_for_a_window(tmp_path: Path, fails: int) -> None:
+def test_failed_writer_leaves_no_readable_window(tmp_path: Path, fails: int) -> None:
     store, own = Broken(tmp_path), window()
     store.fails = fails
     with pytest.raises(Transient, match="does not answer"):
@@ -110,7 +110,7 @@ def test_a_writer_that_fails_leaves_nothing_that_passes_for_a_window(tmp_path: P
     log = relay(store)
     write(log, own)
     assert read(relay(store), own) == own.written
-    # What the failed try left is gone.
+    # The files of the failed try are deleted.
     assert len(log.storage.files()) == 3
 
 
@@ -128,8 +128,8 @@ class Overtaken(LocalStore):
 
 # S3-08, R-16
 @pytest.mark.parametrize("same", [True, False])
-def test_two_writers_at_once_do_not_harm_each_other(tmp_path: Path, same: bool) -> None:
-    """The first one lost the target's fence and does not know it yet."""
+def test_two_concurrent_writers_do_not_harm_each_other(tmp_path: Path, same: bool) -> None:
+    """The first writer lost the target's fence and does not know it yet."""
     first = window()
     second = first if same else window(size=900)
 

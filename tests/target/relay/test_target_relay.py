@@ -1,4 +1,4 @@
-"""The crash scenario with relay files: whatever was downstream, target and files give the whole window, and no more."""
+"""A crash with relay files: whatever was applied before, target and files together give exactly the whole window."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Crash, Window, apply, apply_in_child, at, signal_me
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 
 def window() -> Window:
-    """Two segments, 20 batches of rows: moved values of a unique key, equal rows without a key, a DDL between."""
+    """Two segments, 20 batches of rows: moved values of a unique key, equal keyless rows, a DDL in between."""
     found = Window(100, 300).delete(1, 2).unlog("old")
     for key in range(3, 9):
         found.put((key, f"v{key}"), verify=True)
@@ -52,7 +52,7 @@ def state(server: MariaDb) -> tuple[list[tuple[object, ...]], list[tuple[object,
 
 @pytest.fixture
 def replication(target: Target, tmp_path: Path) -> Replication:
-    """A source that is gone, no lake, relay files of small size, mode parallel."""
+    """A source that is gone, no lake, small relay files, mode parallel."""
     (tmp_path / "relay").mkdir()
     section = target.model_copy(update={"mode": "parallel", "worker_count": 3}).model_dump(by_alias=True)
     return Replication.model_validate({
@@ -64,7 +64,7 @@ def replication(target: Target, tmp_path: Path) -> Replication:
     })  # fmt: skip
 
 
-def of(replication: Replication) -> tuple[Target, RelayLog]:
+def relay_of(replication: Replication) -> tuple[Target, RelayLog]:
     relay = RelayLog.of(replication)
     assert relay is not None
     assert replication.target is not None
@@ -72,11 +72,11 @@ def of(replication: Replication) -> tuple[Target, RelayLog]:
 
 
 @pytest.mark.parametrize("position", range(1, BATCHES + 1))
-def test_a_kill_at_any_statement_is_recovered_from_target_and_files_alone(
+def test_kill_at_any_statement_is_recovered_from_target_and_files(
     server: MariaDb, replication: Replication, position: int
 ) -> None:
-    # S3-02, S3-20, S3-21, R-17, R-62: kill -9 inside the n-th batch, recovered twice
-    target, relay = of(replication)
+    # S3-02, S3-20, S3-21, R-17, R-62: kill -9 in the n-th batch, recovered twice
+    target, relay = relay_of(replication)
     execute(
         server,
         "ALTER TABLE app.t ADD UNIQUE KEY (v)",
@@ -84,7 +84,7 @@ def test_a_kill_at_any_statement_is_recovered_from_target_and_files_alone(
         "INSERT INTO app.log VALUES ('old')",
     )
     pid = apply_in_child(target, window(), at("batch", position, signal_me(signal.SIGKILL)), relay)
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     assert state(server) != END
     for _ in range(2):
         verdict = judge_recovery(replication)
@@ -97,13 +97,13 @@ def test_a_kill_at_any_statement_is_recovered_from_target_and_files_alone(
 
 
 @pytest.mark.process
-def test_a_kill_is_recovered_from_an_object_store(server: MariaDb, replication: Replication, s3: S3) -> None:
+def test_kill_is_recovered_from_an_object_store(server: MariaDb, replication: Replication, s3: S3) -> None:
     # S3-09
     s3.create_bucket("relay")
     access = f"endpoint={quote(s3.url, safe='')}&region=us-east-1&access-key=any&secret-access-key=any"
     section = {"log-dir": f"s3://relay/{server.port}?{access}", "max-file-size": 1000}
     own = Replication.model_validate({**replication.model_dump(by_alias=True), "relay": section})
-    target, relay = of(own)
+    target, relay = relay_of(own)
     execute(server, "INSERT INTO app.log VALUES ('old')")
 
     def crash() -> None:
@@ -117,11 +117,11 @@ def test_a_kill_is_recovered_from_an_object_store(server: MariaDb, replication: 
     assert len(relay.storage.files()) == 1
 
 
-def test_all_is_on_disk_before_the_first_write_and_gone_behind_the_last(
+def test_relay_is_complete_before_the_first_write_and_deleted_after_the_last(
     server: MariaDb, replication: Replication
 ) -> None:
-    # S3-08, S3-15, S3-17: seen from the moment at which the window is opened
-    target, relay = of(replication)
+    # S3-08, S3-15, S3-17: checked from the opening of the window
+    target, relay = relay_of(replication)
     assert not relay.storage.folder.exists()
     seen: list[object] = []
 
@@ -136,9 +136,9 @@ def test_all_is_on_disk_before_the_first_write_and_gone_behind_the_last(
     assert state(server) == END
 
 
-def test_a_disk_that_is_full_stops_before_the_target(server: MariaDb, replication: Replication) -> None:
-    # S3-08: a file may not grow above 2000 bytes; more is needed
-    target, relay = of(replication)
+def test_full_disk_stops_before_the_target_is_written(server: MariaDb, replication: Replication) -> None:
+    # S3-08: files are limited to 2000 bytes; the window needs more
+    target, relay = relay_of(replication)
     relay = RelayLog(relay.storage, 10_000)
     apply(target, Window(0, 100).put((1, "w3")))
     before = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint"), state(server)
@@ -154,12 +154,12 @@ def test_a_disk_that_is_full_stops_before_the_target(server: MariaDb, replicatio
     assert list_files(relay.storage.folder) == []
 
 
-def test_a_file_that_is_gone_is_reported_before_anything_is_written(server: MariaDb, replication: Replication) -> None:
+def test_lost_relay_file_is_reported_before_any_write(server: MariaDb, replication: Replication) -> None:
     # S3-13
-    target, relay = of(replication)
+    target, relay = relay_of(replication)
     execute(server, "INSERT INTO app.log VALUES ('old')")
     pid = apply_in_child(target, window(), at("batch", 7, signal_me(signal.SIGKILL)), relay)
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     files = list_files(relay.storage.folder)
     assert len(files) > 3
     files[2].path.unlink()
@@ -169,15 +169,13 @@ def test_a_file_that_is_gone_is_reported_before_anything_is_written(server: Mari
     assert (state(server), rows(server, "SELECT * FROM tidb_binlog.binlake_fence")) == before
 
 
-def test_a_window_that_was_opened_without_files_gets_them_when_it_goes_on(
-    server: MariaDb, replication: Replication
-) -> None:
-    # S3-17: log-dir was set in between
-    target, relay = of(replication)
+def test_window_opened_without_files_gets_them_when_resumed(server: MariaDb, replication: Replication) -> None:
+    # S3-17: log-dir was set between the two runs
+    target, relay = relay_of(replication)
     execute(server, "INSERT INTO app.log VALUES ('old')")
     pid = apply_in_child(target, window(), at("batch", 3, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     pid = apply_in_child(target, window(), at("batch", 3, signal_me(signal.SIGKILL)), relay)
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     finish_from_relay(replication, judge_recovery(replication))
     assert state(server) == END

@@ -1,4 +1,4 @@
-"""Exactly once needs transactions: tables of engines without them are not made, and not written (invariant 9)."""
+"""Exactly once needs transactions: tables of engines without them are neither created nor written (invariant 9)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = table("t", col("id", t.LONGLONG, not_null=True), col("v", t.VARCHAR, flen=20
 
 @pytest.fixture
 def myisam_server(server: MariaDb) -> Iterator[MariaDb]:
-    """The session's server, on which CREATE TABLE makes MyISAM."""
+    """The session's server with MyISAM as the default engine of CREATE TABLE."""
     execute(server, "SET GLOBAL default_storage_engine = MyISAM")
     yield server
     execute(server, "SET GLOBAL default_storage_engine = InnoDB", "DROP DATABASE IF EXISTS retl")
@@ -37,7 +37,7 @@ def engines(server: MariaDb, schema: str) -> set[str]:
     return {engine for (engine,) in found}
 
 
-def test_our_own_tables_have_transactions_whatever_the_servers_default(myisam_server: MariaDb, target: Target) -> None:
+def test_binlakes_tables_are_transactional_whatever_the_default_engine(myisam_server: MariaDb, target: Target) -> None:
     apply(target, Window(0, 100).log("once"))
     with closing(Session(target)) as session:
         LoopbackMarks(Loopback.model_validate({"channel-id": 1}), "shop").create_table(session)
@@ -45,7 +45,7 @@ def test_our_own_tables_have_transactions_whatever_the_servers_default(myisam_se
     assert engines(myisam_server, "retl") == {"InnoDB"}
 
 
-def test_a_table_that_a_ddl_makes_has_transactions(myisam_server: MariaDb, target: Target) -> None:
+def test_table_created_by_a_ddl_is_transactional(myisam_server: MariaDb, target: Target) -> None:
     execute(myisam_server, "DROP TABLE app.t, app.log")
     create = "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(20))"
     apply(target, Window(0, 100).ddl(50, create, [("app", "t")], expect_tables([T], target.db_type)))
@@ -53,12 +53,12 @@ def test_a_table_that_a_ddl_makes_has_transactions(myisam_server: MariaDb, targe
 
 
 @pytest.mark.servers("mariadb")
-def test_a_table_of_aria_is_refused(server: MariaDb, target: Target) -> None:
+def test_aria_table_is_refused(server: MariaDb, target: Target) -> None:
     check_refused(server, target, "Aria")
 
 
 @pytest.mark.parametrize("engine", ["MyISAM", "MEMORY"])
-def test_a_target_table_without_transactions_is_refused(server: MariaDb, target: Target, engine: str) -> None:
+def test_target_table_without_transactions_is_refused(server: MariaDb, target: Target, engine: str) -> None:
     check_refused(server, target, engine)
 
 
@@ -76,15 +76,15 @@ def check_refused(server: MariaDb, target: Target, engine: str) -> None:
     with pytest.raises(Drift, match=f"app.t: its engine {engine} has no transactions"):
         apply(target, found)
     assert rows(server, "SELECT * FROM app.t") == []
-    # What the hint says works.
+    # The hint's command works.
     execute(server, "ALTER TABLE app.t ENGINE = InnoDB")
     apply(target, found)
     assert rows(server, "SELECT * FROM app.t") == [(1, "a")]
 
 
 @pytest.mark.parametrize("name", ["binlake_ledger", "checkpoint"])
-def test_a_table_of_ours_without_transactions_is_refused(server: MariaDb, target: Target, name: str) -> None:
-    # An older version made them as the server's default was.
+def test_binlakes_own_table_without_transactions_is_refused(server: MariaDb, target: Target, name: str) -> None:
+    # An older version created them with the server's default engine.
     apply(target, Window(0, 100))
     execute(server, f"ALTER TABLE tidb_binlog.{name} ENGINE = MyISAM")
     with pytest.raises(TargetRefused, match="MyISAM, which has no transactions") as stopped:
@@ -106,7 +106,7 @@ def test_a_table_of_ours_without_transactions_is_refused(server: MariaDb, target
         (("DOUBLE", 22, -1), "DOUBLE(22,1)", "column v is double(22,1), not double"),
     ],
 )
-def test_a_float_that_rounds_is_compared(
+def test_float_is_compared_after_rounding(
     server: MariaDb, target: Target, source: tuple[str, int, int], shown: str, difference: str | None
 ) -> None:
     kind, flen, decimal = source

@@ -1,4 +1,4 @@
-"""A copy that took the target's place inside a run: what it lacks is noticed, and the next run brings it (R-61)."""
+"""A copy replaces the target during a run: missing transactions are detected, and the next run applies them (R-61)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def no_copies(server: MariaDb) -> Iterator[None]:
 
 
 def window(*, ordered: bool = False) -> Window:
-    """Batches into a table without a key: a copy that lacks one does not show it by any key."""
+    """Batches for a keyless table, where no key conflict reveals a copy that lacks a batch."""
     found = Window(100, 300)
     for number in range(BATCHES):
         found.log(f"line {number}")
@@ -41,7 +41,7 @@ def window(*, ordered: bool = False) -> Window:
 
 
 class Failover:
-    """A hook: a copy at the `kept`-th batch, and the copy in the target's place before the COMMIT of the `lost`-th."""
+    """A hook that copies the target at the `kept`-th batch, and replaces it by the copy before the `lost`-th COMMIT."""
 
     def __init__(self, server: MariaDb, kept: int, lost: int) -> None:
         self._server = server
@@ -67,7 +67,7 @@ WHOLE = [f"line {number}" for number in range(BATCHES)]
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_copy_that_lacks_batches_ends_the_run_and_the_next_one_brings_them(
+def test_copy_that_lacks_batches_ends_the_run_and_the_next_run_applies_them(
     server: MariaDb, target: Target, ordered: bool
 ) -> None:
     parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
@@ -78,35 +78,35 @@ def test_a_copy_that_lacks_batches_ends_the_run_and_the_next_one_brings_them(
     assert lines(server) == WHOLE
 
 
-def test_the_error_says_how_many_transactions_are_gone(server: MariaDb, target: Target) -> None:
+def test_error_counts_the_lost_transactions(server: MariaDb, target: Target) -> None:
     with pytest.raises(TargetUnavailable, match="lacks transactions that it had confirmed") as stopped:
         apply(target, window(ordered=True), Failover(server, 3, 6))
     assert stopped.value.where["transactions"] == "2"
     assert stopped.value.kind == "Transient"
 
 
-def test_a_copy_that_lacks_nothing_that_was_confirmed_is_gone_on_with(server: MariaDb, target: Target) -> None:
+def test_run_continues_on_a_copy_that_lacks_no_confirmed_transaction(server: MariaDb, target: Target) -> None:
     apply(target, window(ordered=True), Failover(server, 5, 6))
     assert lines(server) == WHOLE
 
 
-def test_a_copy_from_before_the_run_is_not_another_process(server: MariaDb, target: Target) -> None:
-    # Permanent would keep the next run from starting by itself.
+def test_copy_from_before_the_run_is_a_transient_error(server: MariaDb, target: Target) -> None:
+    # A Permanent error would prevent the next run from starting automatically.
     apply(target, Window(0, 100))
     copy = take_copy(server, *EVERY)
 
-    def replaced() -> None:
+    def replace_server() -> None:
         fail_over(server, copy, *EVERY)
 
     parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
     with pytest.raises(TargetUnavailable, match="an older copy replaced it"):
-        apply(parallel, window(), at("before_commit", 4, replaced))
+        apply(parallel, window(), at("before_commit", 4, replace_server))
     apply(parallel, window())
     assert lines(server) == WHOLE
 
 
 def test_another_server_at_the_targets_address_ends_the_run(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    # It may hold all there is; but connections to both would write to two servers.
+    # It may hold all data, but with connections to both servers, the run would write to two.
     first, second = Session(target), Session(target)
     shown: Callable[..., list[tuple[object, ...]]] = second.rows
     monkeypatch.setattr(
@@ -123,7 +123,7 @@ def test_another_server_at_the_targets_address_ends_the_run(target: Target, monk
         session.close()
 
 
-def test_a_copy_with_a_gap_behind_which_it_goes_on_is_refused(server: MariaDb, target: Target) -> None:
+def test_copy_with_a_gap_before_later_batches_is_refused(server: MariaDb, target: Target) -> None:
     found = window().ddl(200, "CREATE TABLE n (id INT PRIMARY KEY)", [("app", "n")]).put((1, "a"))
 
     def stop() -> None:

@@ -1,4 +1,4 @@
-"""A connection to the target takes the source's rows as they are, and costs no reading of certificates."""
+"""A connection to the target accepts the source's rows unchanged, and does not read certificates each time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from binlake.target.session.failures import translate_error
 pytestmark = pytest.mark.mariadb
 
 
-def test_connections_share_one_context_for_tls(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Each would read all certificates of the system: 22 ms of CPU
+def test_connections_share_one_tls_context(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Otherwise each would read all system certificates: 22 ms of CPU
     made: list[int] = []
     make = ssl.create_default_context
     monkeypatch.setattr(SqlLink, "_context", None)
@@ -41,10 +41,8 @@ def session(target: Target) -> Iterator[Session]:
         yield opened
 
 
-def test_a_row_waits_for_no_parent_and_a_replaced_parent_takes_no_child_with_it(
-    server: MariaDb, session: Session
-) -> None:
-    # R-12: any order within a phase; REPLACE deletes first, which would cascade
+def test_foreign_keys_neither_block_nor_cascade(server: MariaDb, session: Session) -> None:
+    # R-12: rows come in any order within a phase; REPLACE deletes first, which would cascade
     execute(
         server,
         "CREATE TABLE app.parent (id BIGINT PRIMARY KEY, v INT)",
@@ -57,28 +55,28 @@ def test_a_row_waits_for_no_parent_and_a_replaced_parent_takes_no_child_with_it(
     assert rows(server, "SELECT * FROM app.child") == [(1, 7)]
 
 
-def test_an_id_0_of_the_source_stays_0(server: MariaDb, session: Session) -> None:  # R-12
+def test_source_id_0_is_kept(server: MariaDb, session: Session) -> None:  # R-12
     execute(server, "CREATE TABLE app.numbered (id BIGINT PRIMARY KEY AUTO_INCREMENT)")
     session.execute("REPLACE INTO app.numbered VALUES (0)")
     assert rows(server, "SELECT id FROM app.numbered") == [(0,)]
 
 
 @pytest.mark.parametrize("day", ["2021-02-31", "0000-00-00", "2021-00-10"])
-def test_a_day_that_is_in_no_calendar_is_taken(server: MariaDb, session: Session, day: str) -> None:
+def test_invalid_calendar_day_is_accepted(server: MariaDb, session: Session, day: str) -> None:
     execute(server, "CREATE TABLE app.dated (d DATE)")
     session.execute(f"INSERT INTO app.dated VALUES ('{day}')")
     assert rows(server, "SELECT CAST(d AS CHAR) FROM app.dated") == [(day,)]
 
 
-def test_a_value_that_is_too_long_is_refused_and_never_cut(server: MariaDb, session: Session) -> None:  # S0-72
+def test_too_long_value_is_refused_and_never_truncated(server: MariaDb, session: Session) -> None:  # S0-72
     with pytest.raises(TargetRefused, match="too long"):
         session.execute(f"INSERT INTO app.t VALUES (1, '{'x' * 21}')")
     assert rows(server, "SELECT COUNT(*) FROM app.t") == [(0,)]
 
 
 @pytest.mark.servers("mysql")
-def test_a_table_without_a_key_stays_one_where_the_server_wants_keys(server: MariaDb, target: Target) -> None:
-    # R-12: a key of the target's own would not be the source's table
+def test_keyless_table_stays_keyless_where_the_server_requires_keys(server: MariaDb, target: Target) -> None:
+    # R-12: with a generated primary key, the table would differ from the source's
     wanted = ("sql_require_primary_key", "sql_generate_invisible_primary_key")
     execute(server, *[f"SET GLOBAL {name} = ON" for name in wanted])
     try:
@@ -93,14 +91,14 @@ def test_a_table_without_a_key_stays_one_where_the_server_wants_keys(server: Mar
 
 
 @pytest.mark.servers("mysql")
-def test_a_password_is_asked_for_by_mysqls_own_way(server: MariaDb, target: Target) -> None:
+def test_password_is_verified_by_mysqls_plugin(server: MariaDb, target: Target) -> None:
     execute(
         server,
         "DROP USER IF EXISTS 'narrow'@'%'",
         "CREATE USER 'narrow'@'%' IDENTIFIED WITH caching_sha2_password BY 'secret'",
     )
     narrow = target.model_copy(update={"user": "narrow", "password": "secret"})
-    # Without TLS it goes out under the server's own key the first time.
+    # Without TLS the password is first encrypted with the server's public key.
     for _ in range(2):
         with closing(Session(narrow)) as session:
             assert session.rows("SHOW STATUS LIKE 'Ssl_cipher'") == [("Ssl_cipher", "")]
@@ -111,6 +109,6 @@ def test_a_password_is_asked_for_by_mysqls_own_way(server: MariaDb, target: Targ
 @pytest.mark.parametrize(
     ("code", "kind"), [(1213, TargetBusy), (3101, TargetBusy), (3032, TargetUnavailable), (3024, TargetRefused)]
 )
-def test_what_a_server_says_decides_whether_to_try_again(code: int, kind: type[BinlakeError]) -> None:
+def test_error_number_decides_whether_to_retry(code: int, kind: type[BinlakeError]) -> None:
     found = translate_error(pymysql.err.OperationalError(code, "said"), "db:3306", "COMMIT")
     assert type(found) is kind

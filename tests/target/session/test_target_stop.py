@@ -1,4 +1,4 @@
-"""How an apply ends decides what the next one needs: asked to stop, broken off, killed (safe mode, and why not)."""
+"""How an apply ends (stop request, error, kill) decides whether the next one needs safe mode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
 from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, signal_me, target_of, wait_until
@@ -44,8 +44,8 @@ def waiting(server: MariaDb) -> int:
     return int(found[0][0])
 
 
-def test_a_statement_that_does_not_end_is_killed_and_leaves_no_transaction(server: MariaDb, auto: Target) -> None:
-    # S4-35, R-60: it waits for a lock that another session keeps, longer than graceful-stop-timeout-s
+def test_hanging_statement_is_killed_and_leaves_no_transaction(server: MariaDb, auto: Target) -> None:
+    # S4-35, R-60: it waits for another session's lock longer than graceful-stop-timeout-s
     execute(server, "SET GLOBAL innodb_lock_wait_timeout = 100000")
     window = Window(0, 300).put((1, "a")).put((2, "b")).put((3, "c"))
     execute(server, "INSERT INTO app.t VALUES (2, 'held')")
@@ -55,10 +55,10 @@ def test_a_statement_that_does_not_end_is_killed_and_leaves_no_transaction(serve
         pid = apply_in_child(auto, window)
         wait_until(lambda: waiting(server) == 1, every=0.25)
         os.kill(pid, signal.SIGTERM)
-        # The lock is still held, and no wait ends by itself: nothing but the kill ends it.
+        # The lock is still held and no wait times out, so only the kill can end the statement.
         wait_until(lambda: waiting(server) == 0, every=0.25)
-        assert ended(pid) == 1
-        # The server ends the transactions of who has gone in its own time, but long before a lock wait ends by itself.
+        assert wait_for_exit(pid) == 1
+        # The server ends the transactions of a lost client with some delay, but long before a lock wait times out.
         open_ = "SELECT COUNT(*) FROM information_schema.innodb_trx"
         wait_until(lambda: rows(server, open_) == [(1,)], 30, every=0.25)
     finally:
@@ -71,19 +71,19 @@ def test_a_statement_that_does_not_end_is_killed_and_leaves_no_transaction(serve
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_window_that_was_stopped_or_killed_is_finished_as_it_was_and_the_next_is_plain(
+def test_stopped_or_killed_window_is_finished_as_it_was_and_the_next_is_plain(
     server: MariaDb, auto: Target, how: signal.Signals
 ) -> None:
-    # S4-34, S4-37 to S4-40: the exit point is ahead until the window is finished, and behind it no safe mode is needed
+    # S4-34, S4-37 to S4-40: the exit point is ahead until the window is finished; after it no safe mode is needed
     apply(auto, Window(0, 100).put((1, "a")))
     window = Window(100, 300).put((1, "b"))
     for _ in range(30):
         window.log("one")
     pid = apply_in_child(auto, window, at("batch", 2, signal_me(how)))
-    assert ended(pid) == (1 if how == signal.SIGTERM else -how)
+    assert wait_for_exit(pid) == (1 if how == signal.SIGTERM else -how)
     text, exit_ts, open_lo = stored(server)
     assert '"consistent":false,"commitTS":100' in text
-    # S4-38: whatever is visible has a commit_ts at or below it
+    # S4-38: every visible change has a commit_ts at or below the exit point
     assert (exit_ts, open_lo) == (300, 100)
     apply(auto, window)
     assert rows(server, "SELECT line FROM app.log") == [("one",)] * 30
@@ -91,8 +91,8 @@ def test_a_window_that_was_stopped_or_killed_is_finished_as_it_was_and_the_next_
     assert forms(auto) == "plain"
 
 
-def test_an_error_leaves_the_exit_point_with_the_checkpoint(server: MariaDb, auto: Target) -> None:
-    # S4-38: the article records it at the pause; here it is there before the first row
+def test_error_leaves_exit_point_and_checkpoint(server: MariaDb, auto: Target) -> None:
+    # S4-38: the article records the exit point at the pause; here it is recorded before the first row
     apply(auto, Window(0, 100).put((1, "a")))
     window = Window(100, 300).put((1, "b")).statement("REPLACE INTO app.missing VALUES (1)")
     with pytest.raises(TargetRefused):
@@ -105,8 +105,8 @@ def test_an_error_leaves_the_exit_point_with_the_checkpoint(server: MariaDb, aut
     assert forms(auto) == "plain"
 
 
-def test_replayed_changes_of_safe_mode_end_where_one_delivery_ends(server: MariaDb, target: Target) -> None:
-    # S4-43, S4-44, S4-45: thrice each, from before and from after; 0 affected rows are no error
+def test_replayed_safe_mode_changes_give_the_result_of_one_delivery(server: MariaDb, target: Target) -> None:
+    # S4-43, S4-44, S4-45: three times each, from before and from after; 0 affected rows are no error
     writer = RowForms(table("t", col("id", not_null=True), col("v"), keys=(primary("id"),), db="app"), target.db_type)
     old, new = {"id": "888", "v": "1"}, {"id": "999", "v": "1"}
     moved = [statement.sql for statement in writer.safe_update(old, new)]
@@ -125,13 +125,13 @@ def test_replayed_changes_of_safe_mode_end_where_one_delivery_ends(server: Maria
 
 @pytest.fixture(scope="module")
 def logging_server() -> Iterator[MariaDb]:
-    """A MariaDB whose own binlog is on."""
+    """A MariaDB with its binary log enabled."""
     with MariaDb(options=("--log-bin", "--binlog-format=ROW", "--server-id=1")) as server:
         yield server
 
 
-def test_who_follows_the_targets_binlog_sees_each_change_once(logging_server: MariaDb) -> None:
-    # S4-47, R-59: auto mode, 100 updates in batches of 10, killed after the fourth and resumed
+def test_targets_binlog_shows_each_change_once(logging_server: MariaDb) -> None:
+    # S4-47, R-59: auto mode, 100 updates in batches of 10, killed after the fourth batch and resumed
     server = logging_server
     target = target_of(server, mode="parallel", safe_mode="auto", worker_count=2)
     values = ", ".join(f"({key}, 'old')" for key in range(100))
@@ -143,11 +143,11 @@ def test_who_follows_the_targets_binlog_sees_each_change_once(logging_server: Ma
     assert forms(target) == "plain"
     window = Window(100, 200)
     for first in range(0, 100, 10):
-        # A second delivery of a batch would be an event again, and a second mark.
+        # A second delivery of a batch would add another event and another mark.
         window.statement(f"UPDATE app.t SET v = CONCAT(v, '+') WHERE id BETWEEN {first} AND {first + 9}")
     execute(server, "RESET MASTER")
     pid = apply_in_child(target, window, at("batch", 5, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     assert 0 < rows(server, "SELECT COUNT(*) FROM app.t WHERE v = 'old+'")[0][0] < 100
     apply(target, window)
     assert rows(server, "SELECT v, COUNT(*) FROM app.t GROUP BY v") == [("old+", 100)]
