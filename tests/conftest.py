@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
-from support import selection
+from support import selection, servers
 from support.bytecode import keep_bytecode
 from support.examples import draw_share, examples
 from support.leftovers import leftovers, mark_session
@@ -104,6 +104,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark by what is needed, leave out what a quick run has no time for, order."""
     selection.mark_by_fixtures(items)
+    servers.leave_other_server_to_soak(items)
     if config.option.quick:
         config.hook.pytest_deselected(items=[item for item in items if selection.cost(item)])
         items[:] = [item for item in items if not selection.cost(item)]

@@ -2,16 +2,21 @@
 
 A folder takes part if its conftest has `pytest_generate_tests`, `server` and `empty_server`.
 `@pytest.mark.servers("mariadb")` limits a test to some servers. `@pytest.mark.soak_on("mysql")` leaves one server's
-half of a test to `make soak`; `soak_on()` exempts a test from its module's mark.
+half of a test to `make soak`; `soak_on()` exempts a test from its module's mark. Tests with many cases run each case on
+one of the servers, and `make soak` on the others.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
 
 import pytest
 
 from deploy.local.mariadb import MariaDb
 
 _FIXTURES = {"mariadb": "mariadb", "mysql": "mysql_target"}
+_MANY_CASES = 4
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -36,3 +41,30 @@ def empty_server(server: MariaDb) -> MariaDb:
     """The session's server without the databases of earlier tests."""
     server.wipe()
     return server
+
+
+def leave_other_server_to_soak(items: Sequence[pytest.Item]) -> None:
+    """Mark `soak` all but one server of each case of a test with `_MANY_CASES` cases or more.
+
+    A checksum of the case's name chooses the server, so that no parameter of the test goes with one server alone.
+    """
+    tests: dict[str, dict[str, list[pytest.Item]]] = {}
+    for item in items:
+        server = _server_of(item)
+        if server and item.get_closest_marker("soak") is None:
+            test, _, parameters = item.nodeid.partition("[")
+            case = parameters.replace(server, "", 1)
+            tests.setdefault(test, {}).setdefault(case, []).append(item)
+    for cases in tests.values():
+        if len(cases) >= _MANY_CASES:
+            for case, servers in cases.items():
+                chosen = servers[crc32(case.encode()) % len(servers)]
+                for item in servers:
+                    if item is not chosen:
+                        item.add_marker(pytest.mark.soak)
+
+
+def _server_of(item: pytest.Item) -> str:
+    """The name of the server that `item` is parametrized with, empty if with none."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return str(parameters.get("server", ""))
