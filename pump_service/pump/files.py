@@ -53,7 +53,7 @@ class Files:
         return os.write(file.fileno(), data)
 
     def overwrite(self, path: Path, at: int, data: bytes) -> None:
-        """Overwrite the file's bytes from offset `at` with `data`; a later `sync` of any handle to the file covers them."""
+        """Overwrite the file's bytes from offset `at` with `data`; a `sync` of any handle to the file covers it."""
         handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # a handle opened for appending can only write at the end
         try:
             view = memoryview(data)
@@ -76,8 +76,7 @@ class Files:
         path.unlink()
 
     def sync_directory(self, directory: Path) -> None:
-        """Make the names in `directory` durable; without it, a power failure may remove a file that was just
-        created."""
+        """Make the names in `directory` durable; otherwise a power failure may remove a file just created."""
         sync_folder(directory)
 
     def replace(self, path: Path, data: bytes) -> None:

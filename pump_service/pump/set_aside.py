@@ -1,7 +1,7 @@
 """Moves binlogs from the future out of the data directory of a stopped pump, by command (see `ceiling`).
 
-A copy goes to `aside/` first. Then the record in its file is overwritten by a rollback of no transaction with the same
-length, and the index is removed: the next start rebuilds it from what is left. Each step can be repeated.
+First a copy goes to `aside/`. Then the record in its file is overwritten by a rollback of no transaction with the same
+length, and the index is removed: the next start rebuilds it from the remaining records. Each step can be repeated.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Stored:
 
     @property
     def ts(self) -> int:
-        """The greatest timestamp in it."""
+        """The greatest timestamp in the record."""
         return max(self.start_ts, self.commit_ts)
 
 
@@ -51,9 +51,9 @@ def count_set_aside(data_dir: Path) -> int:
 
 
 def find_above(data_dir: Path, ts: int) -> list[Stored]:
-    """The binlogs of a stopped pump that lie above `ts`.
+    """The binlogs of a stopped pump that are above `ts`.
 
-    Raises Permanent when the pump is running, and when all its binlogs lie above `ts`: then PD's clock is wrong, not
+    Raises Permanent when the pump is running, and when all its binlogs are above `ts`: then PD's clock is wrong, not
     the binlogs.
     """
     directory = DataDirectory(data_dir)
@@ -100,7 +100,7 @@ def _move_out(data_dir: Path, doomed: list[Stored]) -> None:
     sync_folder(data_dir)
     for one in doomed:
         replace_file(aside / f"{one.pointer.fid:06d}-{one.pointer.offset}.binlog", [one.payload])
-    # Before the files are changed: an index that knows these binlogs must not outlive them.
+    # Before the files are changed: an index that knows these binlogs must not survive them.
     shutil.rmtree(data_dir / "kv", ignore_errors=True)
     sync_folder(data_dir)
     for path in _list_files(data_dir / "value"):
@@ -130,7 +130,7 @@ def _rewrite(path: Path, doomed: list[Stored]) -> None:
 
 
 def _empty_binlog(size: int) -> bytes:
-    """A binlog of `size` bytes without effect."""
+    """A binlog of `size` bytes that changes nothing."""
     padding = size - len(_EMPTY) - len(_PADDING) - _LENGTH_BYTES
     if padding < 0:
         raise Permanent("a binlog is too short to be replaced", where={"bytes": size})
@@ -146,7 +146,7 @@ def _list_files(values: Path) -> list[Path]:
 def _read_frame(path: Path) -> Frame:
     with path.open("rb") as file:
         frame = frame_of(int(path.stem), file.read(HEAD.size))
-    # A file that a crash left without a head holds no record.
+    # A file that has no head after a crash holds no record.
     return Frame(int(path.stem)) if frame is None else frame
 
 
@@ -168,5 +168,5 @@ def _read_records(path: Path) -> Iterator[Stored]:
                 try:
                     head = head_of(payload)
                 except WireError:
-                    continue  # not a binlog: it has no timestamp
+                    continue  # not a binlog, so it has no timestamp
                 yield Stored(Pointer(frame.fid, offset), head.kind.value, head.start_ts, head.commit_ts, payload)

@@ -1,6 +1,6 @@
 """Outcomes that an operator decides because no source knows them (hazards R-07): logged, counted, durable.
 
-Only a P that blocks the watermark can be decided, and never against what the source knows.
+An operator can only decide a P that blocks the watermark, and never against what the source knows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Verdict:
         self._metrics = metrics
 
     def decide(self, start_ts: int, commit_ts: int) -> None:
-        """The transaction `start_ts` committed at `commit_ts`, or was rolled back when that is 0; durable on return.
+        """Record that transaction `start_ts` committed at `commit_ts`, or was rolled back when that is 0; durable on
+        return.
 
         Raises Permanent when no P with this start_ts waits or the source contradicts, ConfigError for an impossible
         commit_ts, Transient when it cannot be stored now.
@@ -47,7 +48,7 @@ class Verdict:
     def give_up(self, start_ts: int, commit_ts: int) -> None:
         """Give up the C at `commit_ts` of transaction `start_ts`, whose P is missing: pulls skip it; durable on return.
 
-        Raises Permanent when there is no such commit, or its prewrite is here.
+        Raises Permanent when this commit does not exist, or its prewrite is in this pump.
         """
         where = {"start_ts": start_ts, "commit_ts": commit_ts}
         commit = self._read_head(commit_ts)
@@ -75,7 +76,7 @@ class Verdict:
         )
 
     def _check_source(self, prewrite: Entry, commit_ts: int) -> str:
-        """The source's answer, when it does not contradict."""
+        """The source's answer, if it does not contradict."""
         try:
             status = self._source.transaction_status(prewrite.start_ts, prewrite.key)
         except SourceUnavailable as error:
