@@ -80,7 +80,7 @@ class PumpServer:
 
     @property
     def node_id(self) -> str:
-        """Its name in the registry; known after `start`."""
+        """The node id in the registry; known after `start`."""
         return self.service.node_id
 
     def start(self) -> bool:

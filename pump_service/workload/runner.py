@@ -43,33 +43,33 @@ class Client(Protocol):
         """Send an R in the background."""
 
     def forget(self, start_ts: int) -> None:
-        """No C or R will come for this P."""
+        """Expect no C or R for this P."""
 
 
 class Journal(Protocol):
-    """Receives what was written: the recording, or a test's checker."""
+    """Receives everything that was written: the recording, or a test's checker."""
 
     def binlog(self, binlog: pb.Binlog) -> None:
-        """Acked (P), or handed over (C, R)."""
+        """A binlog was acked (P), or handed to the pump client (C, R)."""
 
     def job(self, job: dict[str, object]) -> None:
-        """A DDL is finished."""
+        """A DDL job has finished."""
 
     def orphan(self, start_ts: int, commit_ts: int) -> None:
-        """Its C, or with 0 its R, was lost on purpose."""
+        """The transaction's C, or if `commit_ts` is 0 its R, was lost on purpose."""
 
 
 class NoJournal:
     """Records nothing."""
 
     def binlog(self, binlog: pb.Binlog) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def job(self, job: dict[str, object]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def orphan(self, start_ts: int, commit_ts: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, name: str, commit_ts: int = 0, rows: int = 0) -> None:
-        """One more `name`."""
+        """Count one more `name`."""
         with self.lock:
             self.counts[name] += 1
             self.counts["rows"] += rows
@@ -90,7 +90,7 @@ class Tally:
 
 @dataclass
 class _Held:
-    """A transaction that stays open over `left` more of its writer."""
+    """A transaction that stays open during `left` more transactions of its writer."""
 
     draft: Draft
     prewrite: pb.Binlog
@@ -98,7 +98,7 @@ class _Held:
 
 
 class Runner:
-    """One run. `catalog` holds the expected state when `run` has returned."""
+    """One run. After `run`, `catalog` holds the expected state."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Runner:
             raise self._failure
 
     def stop(self) -> None:
-        """End soon: open transactions are finished, so that the state is complete."""
+        """Stop soon: open transactions are finished, so that the state is complete."""
         self._stopped.set()
 
     @property
@@ -173,7 +173,7 @@ class Runner:
                 if self._stopped.is_set():
                     return
         except threading.BrokenBarrierError:
-            return  # another writer failed, and says why
+            return  # another writer failed, and raises its own error
         except BaseException as error:  # noqa: BLE001 - carried to run(), which raises it
             self._failure = self._failure or error
             self._barrier.abort()
@@ -185,7 +185,7 @@ class Runner:
         return each + (number < more)
 
     def _between(self) -> None:
-        """Run by one writer while all others wait: the next DDL, or the end."""
+        """Run by one writer while all others wait: execute the next DDL, or end the run."""
         self._rounds += 1
         most = -(-self._spec.transactions // self._spec.writers)
         finished = self._spec.transactions and self._rounds * self._spec.round_size >= most
@@ -216,7 +216,8 @@ class Runner:
             self._commit(generator, one.draft, one.prewrite)
 
     def _prewrite(self, draft: Draft) -> pb.Binlog | None:
-        """The P once a pump has it; None when none took it: the transaction fails, and is known as rolled back."""
+        """The P once a pump has it; None when no pump took it: then the transaction fails, and its outcome is a
+        rollback."""
         try:
             start_ts = self._fetch_ts()
         except SourceUnavailable as error:

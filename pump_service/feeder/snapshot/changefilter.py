@@ -1,8 +1,8 @@
-"""Filters row changes between two snapshots of a load: keeps those that affect rows read by the earlier snapshot.
+"""Filters row changes between two snapshots of a load: passes on those that affect rows read by the earlier snapshot.
 
 A row that is read later already includes its change. So a change of a row that is not read yet is dropped, and an
-update that moves a row from a range that is read to one that is not, or back, becomes a delete or an insert. The rows
-read so far are then, at each position of the log, a part of what the source had there.
+update that moves a row from a range that is read to one that is not, or back, becomes a delete or an insert. So at each
+position of the log, the rows read so far are a part of what the source had there.
 """
 
 from __future__ import annotations
