@@ -1,8 +1,9 @@
-"""A disk that can lose, at any operation, all that was not synced: the seam `Files` and the index, recorded.
+"""A disk that can lose, at any operation, everything not yet synced: `Files` and the index, recorded.
 
-The model is harsh: of what was not synced any part may survive: a file's tail sector by sector, a new name or its
-absence, a removed file, any subset of the index's batches. As LevelDB does, the index takes a new log file now and
-then: a sync reaches the batches in it only, and those of the one before are safe once their table is written, later.
+The model is harsh: any part of the unsynced data may survive: a file's tail sector by sector, a new name or its
+absence, a removed file, any subset of the index's batches. Like LevelDB, the index switches to a new log file now and
+then: a sync covers only the batches in the new file, and the batches in the previous file are safe only later, once
+their table is written.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from pump_service.pump.files import Files
 from pump_service.pump.index import Index
 from pump_service.pump.record import Pointer
 
-_SECTOR = 64  # smaller than a disk's, so that small records are torn too
+_SECTOR = 64  # smaller than a disk's sector, so that small records are torn too
 
 
 @dataclass
-class Kept:
-    """One file: its bytes, how many are synced, and whether its name is."""
+class RecordedFile:
+    """One file: its bytes, how many of them are synced, and whether its name is."""
 
     data: bytearray
     synced: int
@@ -43,7 +44,8 @@ class Batch:
 
 @dataclass
 class Disk:
-    """The disk below `folder`. Before operation `crash_at` it keeps what a crash leaves, by `chance`, and `facts()`."""
+    """The disk under `folder`. Before operation `crash_at` it records what a crash leaves, by `chance`, and
+    `facts()`."""
 
     folder: Path
     crash_at: int
@@ -51,7 +53,7 @@ class Disk:
     facts: Callable[[], Any]
     operations: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
-    files: dict[Path, Kept] = field(default_factory=dict)
+    files: dict[Path, RecordedFile] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
     log_start: int = 0
     flushing: bool = False
@@ -65,7 +67,7 @@ class Disk:
         self.operations += 1
 
     def crash(self) -> None:
-        """Keep what is left now, once."""
+        """Record what a crash at this point leaves; only the first call counts."""
         with self.lock:
             if self.left is None:
                 files = {path.name: self._survivor(kept) for path, kept in self.files.items()}
@@ -75,7 +77,7 @@ class Disk:
                 self.left = (found, batches, self.facts())
 
     def batch(self, apply: Callable[[Index], object], *, sync: bool) -> None:
-        """The index has written a batch."""
+        """Record that the index wrote a batch."""
         if not self.flushing and self.chance.random() < 0.15:
             self.log_start, self.flushing = len(self.batches), True
         elif self.flushing and self.chance.random() < 0.3:
@@ -87,7 +89,7 @@ class Disk:
             for one in self.batches[self.log_start :]:
                 one.safe = True
 
-    def _survivor(self, kept: Kept) -> bytes | None:
+    def _survivor(self, kept: RecordedFile) -> bytes | None:
         if (kept.removed or not kept.named) and self.chance.random() < 0.5:
             return None
         data = bytearray(kept.data[: self.chance.randint(kept.synced, len(kept.data))])
@@ -98,7 +100,7 @@ class Disk:
         return bytes(data)
 
     def restore(self, new: Path) -> Any:
-        """Build at `new` what is left of the data directory; the facts of the crash."""
+        """Build the data directory that the crash left at `new`; return the facts recorded at the crash."""
         assert self.left is not None
         files, batches, facts = self.left
         (new / "value").mkdir(parents=True)
@@ -126,7 +128,7 @@ class DiskFiles(Files):
             file = super().open(path, create=create)
             self._paths[file.fileno()] = path
             if create:
-                self._disk.files[path] = Kept(bytearray(), 0, named=False)
+                self._disk.files[path] = RecordedFile(bytearray(), 0, named=False)
             return file
 
     def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
@@ -142,7 +144,7 @@ class DiskFiles(Files):
             super().overwrite(path, at, data)
             kept = self._disk.files[path]
             kept.data[at : at + len(data)] = data
-            kept.synced = min(kept.synced, at)  # harsher than a disk: what was there may be lost until the next sync
+            kept.synced = min(kept.synced, at)  # harsher than a disk: the old content may be lost until the next sync
 
     def truncate(self, file: io.FileIO, size: int) -> None:
         with self._disk.lock:
@@ -163,7 +165,7 @@ class DiskFiles(Files):
             self._disk.files[path].removed = True
 
     def sync_directory(self, directory: Path) -> None:
-        del directory  # there is one
+        del directory  # there is only one directory
         with self._disk.lock:
             self._disk.operation()
             for path, kept in list(self._disk.files.items()):
@@ -171,7 +173,7 @@ class DiskFiles(Files):
                 if kept.removed:
                     del self._disk.files[path]
 
-    def _of(self, file: io.FileIO) -> Kept:
+    def _of(self, file: io.FileIO) -> RecordedFile:
         return self._disk.files[self._paths[file.fileno()]]
 
 
@@ -207,11 +209,11 @@ def recorded(disk: Disk) -> type[Index]:
 
 
 def open_on(disk: Disk, *more: Any) -> storage_module.Storage:
-    """A storage on `disk`. Its index is what the folder already holds."""
+    """A storage on `disk`. Its index is the one already in the folder."""
     plain, path = storage_module.Index, disk.folder
     for file in path.glob("value/*"):
         data = bytearray(file.read_bytes())
-        disk.files[file] = Kept(data, len(data), named=True)
+        disk.files[file] = RecordedFile(data, len(data), named=True)
     if (path / "kv").exists():
         copy = Index(path / "kv")
         content = dict(copy._db.iterator())

@@ -71,7 +71,7 @@ def write(pump: PumpServer, cluster: MemoryCluster, *binlogs: Binlog) -> None:
         "GET /state/pump1/pause",
     ],
 )
-def test_an_answer_is_the_recorded_one(make_pump: MakePump, request_line: str) -> None:
+def test_an_answer_equals_the_recorded_one(make_pump: MakePump, request_line: str) -> None:
     status, headers, body = recorded()[request_line]
     method, path = request_line.split()
     answer = ask(make_pump(), method, path)
@@ -97,7 +97,7 @@ def test_status_and_drainers_have_the_recorded_form(make_pump: MakePump, cluster
     assert theirs.removeprefix(b'{"status":{') in answer.body
 
 
-def test_status_shows_that_pd_is_gone(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_status_shows_that_pd_does_not_answer(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     cluster.down = True
     found = json.loads(ask(pump, "GET", "/status").body)
@@ -121,7 +121,7 @@ def test_a_stored_transaction_is_shown_with_its_tables_and_rows(make_pump: MakeP
     write(pump, cluster, prewrite(start, value))
     commit_ts = cluster.tso()
     write(pump, cluster, commit(start, commit_ts))
-    until(lambda: pump.service.info().max_commit_ts >= commit_ts, "it is indexed")
+    until(lambda: pump.service.info().max_commit_ts >= commit_ts, "the transaction is indexed")
     found = json.loads(ask(pump, "GET", f"/debug/binlog/{commit_ts}", format="json").body)
     assert (found["code"], found["data"]["type"]) == (200, "Commit")
     assert (found["data"]["start_ts"], found["data"]["commit_ts"]) == (str(start), str(commit_ts))
@@ -131,7 +131,7 @@ def test_a_stored_transaction_is_shown_with_its_tables_and_rows(make_pump: MakeP
     assert envelope(ask(pump, "GET", "/debug/binlog/x", format="json"))[1] == 1
 
 
-def test_pause_is_taken_once_and_only_while_online(make_pump: MakePump) -> None:
+def test_pause_is_accepted_once_and_only_while_online(make_pump: MakePump) -> None:
     pump = make_pump()
     assert envelope(ask(pump, "PUT", "/state/pump1/pause")) == ("apply action pause success!", 200)
     assert pump.serve() == "paused"
@@ -139,7 +139,7 @@ def test_pause_is_taken_once_and_only_while_online(make_pump: MakePump) -> None:
     assert (message, code) == ("this pump's state is paused, apply close failed!", 3)
 
 
-def test_every_metric_of_the_original_is_there_with_its_type_and_labels(
+def test_every_metric_of_the_original_exists_with_its_type_and_labels(
     make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     pump = make_pump()
@@ -155,11 +155,11 @@ def test_every_metric_of_the_original_is_there_with_its_type_and_labels(
         assert ours[name][1] <= theirs[name][1], f"labels and buckets of {name}"
 
 
-def test_the_alert_rules_ask_for_series_of_the_page(make_pump: MakePump, cluster: MemoryCluster) -> None:  # U-02
+def test_the_alert_rules_use_series_that_the_page_has(make_pump: MakePump, cluster: MemoryCluster) -> None:  # U-02
     pump = make_pump()
     start = cluster.tso()
     write(pump, cluster, prewrite(start), commit(start, cluster.tso()))
-    # Counted by kind, so it has a series with the first of them.
+    # Counted by kind, so a series exists only after the first one of its kind.
     pump.service.metrics.errors.add("write")
     shown = [sample(line) for line in ask(pump, "GET", "/metrics").body.decode().splitlines() if line[0] != "#"]
     assert alert_rules.unanswered("binlake-pumps", shown) == {}
@@ -172,7 +172,7 @@ def sample(line: str) -> tuple[str, frozenset[str]]:
 
 
 UNKNOWN_HERE = {
-    # A drainer's metric that a pump of theirs shows by mistake.
+    # A drainer's metric that the original pump shows by mistake.
     "binlog_drainer_slow_chaser_catchup_time_seconds",
 }
 
@@ -194,7 +194,7 @@ def value(pump: PumpServer, sample: str) -> float:
     return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{sample} ")), 0.0)
 
 
-def test_failures_after_the_cluster_check_count_as_lost(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_failures_after_the_cluster_check_are_counted(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # tidb-binlog 2.8
     pump = make_pump()
     write(pump, cluster, prewrite(cluster.tso()))
@@ -204,7 +204,7 @@ def test_failures_after_the_cluster_check_count_as_lost(make_pump: MakePump, clu
     with pytest.raises(Exception, match="cluster id"):
         write_binlog(pump.service, cluster.id + 1, b"")
     write_binlog(pump.service, cluster.id, b"")
-    # An answer is given before it is counted.
+    # The answer is sent before it is counted.
     until(
         lambda: value(pump, 'binlog_pump_storage_write_binlog_size_count{type="single"}') == 1, "the write is counted"
     )
@@ -213,7 +213,7 @@ def test_failures_after_the_cluster_check_count_as_lost(make_pump: MakePump, clu
     assert value(pump, 'binlog_pump_rpc_duration_seconds_count{label="fail",method="WriteBinlog"}') == 2
 
 
-def test_a_refusal_over_the_wire_counts_once(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_refusal_over_the_network_is_counted_once(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     pump.service.state = State.PAUSING
     with grpc.insecure_channel(pump.addr) as channel:
@@ -237,7 +237,7 @@ def test_batches_and_syncs_are_timed(make_pump: MakePump, cluster: MemoryCluster
 
 
 class Source:
-    """Answers the same about every transaction."""
+    """Gives the same answer about every transaction."""
 
     def __init__(self) -> None:
         self.answer: Status = Unknown("its write record was collected")
@@ -247,7 +247,7 @@ class Source:
         return self.answer
 
 
-def test_an_operator_decides_what_no_source_can_tell(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_an_operator_decides_transactions_unknown_to_the_source(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # R-07
     pump = make_pump(source=Source())
     first, second = cluster.tso(), cluster.tso()
@@ -301,8 +301,8 @@ def test_an_invalid_timestamp_gets_a_short_answer(make_pump: MakePump, text: str
     assert "not found" in ask(pump, "GET", "/debug/binlog/9223372036854775808").body.decode()
 
 
-def test_the_text_of_a_large_binlog_costs_little_and_shows_its_size() -> None:
-    # 16 MiB took 884 MiB while it was written out byte by byte.
+def test_the_text_of_a_large_binlog_uses_little_memory_and_shows_its_size() -> None:
+    # 16 MiB took 884 MiB of memory when the text was written byte by byte.
     payload = prewrite(100, bytes(16 << 20)).SerializeToString()
     tracemalloc.start()
     try:
@@ -321,16 +321,16 @@ def test_a_binlog_too_large_to_parse_is_shown_by_its_head(monkeypatch: pytest.Mo
     assert as_text(prewrite(100, bytes(100_000)).SerializeToString()) == "tp:Prewrite start_ts:100 \n"
 
 
-def test_the_status_page_says_what_is_in_the_way(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_the_status_page_names_what_blocks_the_pump(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     start = cluster.tso()
     write(pump, cluster, prewrite(start))
 
-    def told() -> str:
+    def status_text() -> str:
         return str(json.loads(ask(pump, "GET", "/status").body)["ErrMsg"])
 
-    until(lambda: f"blocked: prewrite start_ts={start} key=" in told(), "the prewrite that blocks is named")
+    until(lambda: f"blocked: prewrite start_ts={start} key=" in status_text(), "the blocking prewrite is named")
     listed = json.loads(ask(pump, "GET", "/txn").body)["data"]
     assert [one["start_ts"] for one in listed] == [str(start)]
     write(pump, cluster, commit(start, cluster.tso()))
-    until(lambda: not told(), "nothing is in the way")
+    until(lambda: not status_text(), "nothing blocks the pump any more")

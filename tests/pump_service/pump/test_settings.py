@@ -83,7 +83,7 @@ def test_without_a_file_the_defaults_are_the_originals() -> None:
     assert (found.addr, found.stop_write_at_available_space) == ("127.0.0.1:8250", 10 << 30)
 
 
-def test_flags_beat_variables_and_these_the_file(file: Path) -> None:
+def test_flags_override_variables_and_variables_override_the_file(file: Path) -> None:
     environment = {"PUMP_NODE_ID": "env", "PUMP_HEARTBEAT_INTERVAL": "9", "PUMP_PD_URLS": "http://env:1"}
     found = config("-config", str(file), "-node-id", "flag", environment=environment)
     assert (found.node_id, found.heartbeat_interval_s, found.pd_urls) == ("flag", 9.0, ("http://env:1",))
@@ -144,7 +144,7 @@ def test_gc_is_days_or_a_duration(text: str | int, seconds: float) -> None:
     assert parse_gc(text) == seconds
 
 
-def test_labels_and_weights(tmp_path: Path) -> None:
+def test_labels_and_weights_are_read(tmp_path: Path) -> None:
     path = tmp_path / "pump.toml"
     path.write_text('[label]\nzone = "a"\n[score]\nload = 0\n')
     found = config("--config", str(path))
@@ -152,7 +152,7 @@ def test_labels_and_weights(tmp_path: Path) -> None:
     assert config("--label", "zone=b,rack=1").label == {"zone": "b", "rack": "1"}
 
 
-def test_damage_is_accepted_by_its_place() -> None:
+def test_accepted_damage_is_given_by_position() -> None:
     found = config("--accept-damage", "000012.vlog@4711,000003.vlog@0").accepted_damage
     assert found == {Pointer(12, 4711), Pointer(3, 0)}
     with pytest.raises(ConfigError, match=r"write 000012\.vlog@4711"):
@@ -166,7 +166,7 @@ def test_the_effective_settings_are_shown(capsys: pytest.CaptureFixture[str]) ->
     assert (shown["gc"], shown["gen-binlog-interval"], shown["storage"]["sync-log"]) == ("8h", 3.0, True)
 
 
-def test_a_pump_takes_as_many_open_files_as_it_may() -> None:
+def test_a_pump_raises_its_limit_of_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
     try:
