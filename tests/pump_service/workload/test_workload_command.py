@@ -1,4 +1,4 @@
-"""`binlake workload` against a real placement driver and pumps: what it prints, serves, keeps and refuses."""
+"""`binlake workload` with a real placement driver and pumps: what it prints, serves, records and refuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.process
 
 @dataclass
 class Source:
-    """A placement driver and two pumps whose status port the workload will be."""
+    """A placement driver and two pumps that will ask the workload's status port."""
 
     url: str
     status: str
@@ -42,7 +42,7 @@ class Source:
         )
 
     def taken(self, until_ts: int) -> dict[int, list[pb.Binlog]]:
-        """commit_ts -> what each pump gives there."""
+        """commit_ts -> the transaction that each pump returns at it."""
         found: dict[int, list[pb.Binlog]] = {}
         for pump in self.pumps:
             for commit_ts, start_ts, payload in PumpReader(pump.addr, self.cluster_id).pull(0, until_ts):
@@ -97,8 +97,8 @@ def test_a_run_is_summarised_recorded_and_pulled(source: Source, tmp_path: Path)
     assert state.read_text() == (record / "states.jsonl").read_text()
 
 
-def test_what_a_crashing_writer_loses_is_settled_by_its_status_port(source: Source, tmp_path: Path) -> None:
-    # S0-50, R-07: it waits for the pumps to ask.
+def test_lost_commits_and_rollbacks_are_resolved_by_the_status_port(source: Source, tmp_path: Path) -> None:
+    # S0-50, R-07: the command waits for the pumps to ask.
     words = ("--transactions", "200", "--lose-commit", "0.2", "--lose-rollback", "0.2")
     done = source.run(*words, "--record", str(tmp_path / "taken"))
     assert done.returncode == 0, done.stderr
@@ -117,7 +117,7 @@ def test_what_a_crashing_writer_loses_is_settled_by_its_status_port(source: Sour
         (("--transactions", "1", "--rollback", "2"), "shares of faults"),
     ],
 )
-def test_what_cannot_be_is_one_clear_error(source: Source, words: tuple[str, ...], says: str) -> None:
+def test_invalid_options_are_one_clear_error(source: Source, words: tuple[str, ...], says: str) -> None:
     done = source.run(*words)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
