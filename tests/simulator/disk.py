@@ -1,8 +1,8 @@
-"""Disks: what processes see, what is on the platter, and what a power failure leaves of the two.
+"""Disks: what processes see, what is on the platter, and what a power failure leaves of both.
 
-`DiskOs` stands for the module `os` in the product's modules that write files. Files are real ones on a memory file
-system; beside each stands what was synced. The model is harsh: of what was not synced any part may survive, sector by
-sector and name by name; after a failed sync the cache passes for clean, and a later sync does not write it.
+`DiskOs` replaces the module `os` in the product's modules that write files. Files are real files on a memory file
+system, each with a record of what was synced. The model is harsh: any part of the unsynced data may survive, sector by
+sector and name by name; after a failed sync the cache counts as clean, and a later sync does not write it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 from simulator.scheduler import Scheduler
 
 SECTOR = 512
-SMALL_SECTOR = 64  # smaller than any disk's, so that small records are torn too
+SMALL_SECTOR = 64  # smaller than any disk's sector, so that small records are torn too
 
 
 @dataclass
 class File:
-    """What is on the platter of one file; `lost`: stretches that a failed sync left in the cache alone."""
+    """What is on the platter of one file; `lost`: stretches that a failed sync left only in the cache."""
 
     synced: bytearray = field(default_factory=bytearray)
     lost: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Disk:
-    """The disk of one machine, below `root`. Faults set its fields."""
+    """The disk of one machine, under `root`. Faults set its fields."""
 
     def __init__(self, root: Path, sector: int = SMALL_SECTOR) -> None:
         self.root = root
@@ -47,11 +47,11 @@ class Disk:
         root.mkdir(parents=True)
 
     def file(self, inode: int) -> File:
-        """The platter's side of a file."""
+        """The record of what is on the platter for a file."""
         return self._files.setdefault(inode, File())
 
     def wrote(self, inode: int, begin: int, end: int) -> None:
-        """Bytes in the cache are new: the next sync writes them."""
+        """Bytes in the cache are new; the next sync writes them."""
         kept = self.file(inode)
         kept.lost = [piece for a, b in kept.lost for piece in ((a, min(b, begin)), (max(a, end), b)) if a < b]
         kept.lost = [(a, b) for a, b in kept.lost if a < b]
@@ -62,7 +62,7 @@ class Disk:
         kept.lost = [(a, min(b, size)) for a, b in kept.lost if a < size]
 
     def sync(self, inode: int, content: bytes, *, fails: bool) -> None:
-        """What is dirty of `content` reaches the platter; or does not, and passes for clean."""
+        """The dirty parts of `content` reach the platter, or, if the sync fails, do not but count as clean."""
         kept = self.file(inode)
         if fails:
             kept.lost = [*kept.lost, *_differences(kept.synced, content)]
@@ -79,11 +79,11 @@ class Disk:
         return not kept.lost and bytes(kept.synced) == path.read_bytes()
 
     def sync_names(self, folder: Path) -> None:
-        """The names in `folder` reach the platter."""
+        """Make the names in `folder` durable."""
         self._names[folder] = _names(folder)
 
     def flip(self, path: Path, random: Random) -> int:
-        """One bit of a file is another one, on the platter and in the cache; where."""
+        """Flip one bit of a file, on the platter and in the cache; return where."""
         data = bytearray(path.read_bytes())
         at = random.randrange(len(data))
         data[at] ^= 1 << random.randrange(8)
@@ -95,7 +95,7 @@ class Disk:
         return at
 
     def clear(self) -> None:
-        """An empty disk in the place of this one."""
+        """Replace this disk by an empty one."""
         shutil.rmtree(self.root)
         self.root.mkdir()
         self.level.clear()
@@ -103,7 +103,7 @@ class Disk:
         self._names.clear()
 
     def lose_power(self, random: Random) -> None:
-        """Put in place what is left."""
+        """Replace the files by what the power failure leaves."""
         for folder in [Path(folder) for folder, _, _ in os.walk(self.root)]:
             self._lose(folder, random)
         for level in self.level.values():
@@ -153,7 +153,7 @@ class Disk:
 
 
 def _differences(old: bytes | bytearray, new: bytes | bytearray) -> list[tuple[int, int]]:
-    """Stretches, by sectors, in which `new` is not `old`."""
+    """The stretches, in whole sectors, in which `new` differs from `old`."""
     shared = min(len(old), len(new))
     found = [
         (at, min(at + SMALL_SECTOR, shared))
@@ -168,7 +168,7 @@ def _names(folder: Path) -> dict[str, int]:
 
 
 class DiskOs:
-    """The module `os` as the product's file modules see it; what is not here is the real one's."""
+    """The module `os` as the product's file modules see it; everything not defined here comes from the real one."""
 
     def __init__(self, scheduler: Scheduler, disk_of: Callable[[Path], Disk | None]) -> None:
         self._scheduler = scheduler
@@ -261,7 +261,7 @@ class DiskOs:
         os.unlink(path)
 
     def listdir(self, path: Any) -> list[str]:
-        """Names; those of an index's log files are told by its model."""
+        """The names in a folder; those of an index's log files come from its model."""
         disk = self._disk_of(Path(path))
         level = disk.level.get(str(path)) if disk is not None else None
         return os.listdir(path) if level is None else level.names()
@@ -273,11 +273,11 @@ class DiskOs:
         return _Space(f_blocks=1 << 31, f_bavail=free, f_frsize=1)
 
     def getloadavg(self) -> tuple[float, float, float]:
-        """A machine that does nothing."""
+        """An idle machine."""
         return 0.0, 0.0, 0.0
 
     def cpu_count(self) -> int:
-        """One."""
+        """One CPU."""
         return 1
 
     def _place(self, fd: int) -> tuple[Disk | None, Path]:
@@ -285,7 +285,7 @@ class DiskOs:
         return self._disk_of(path), path
 
     def _alive(self) -> None:
-        """A thread of a process that was killed stops here for ever."""
+        """A thread of a killed process stops here forever."""
         task = self._scheduler.current
         if task is not None and task.dead:
             self._scheduler.wait()
@@ -299,7 +299,7 @@ class _Space:
 
 
 def _content(fd: int) -> bytes:
-    return Path(f"/proc/self/fd/{fd}").read_bytes()  # it may be open for writing only
+    return Path(f"/proc/self/fd/{fd}").read_bytes()  # the file may be open for writing only
 
 
 def _is_append(fd: int) -> bool:
@@ -307,7 +307,7 @@ def _is_append(fd: int) -> bool:
 
 
 class FileLocks:
-    """`fcntl` of the data directories: a lock ends with its process."""
+    """`fcntl` for the data directories: a lock is released when its process ends."""
 
     LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN = 2, 4, 1, 8
 

@@ -27,7 +27,7 @@ _RULES: Any = SimpleNamespace(stop_points=lambda: (), window=SimpleNamespace(max
 class Consumer:
     """Lands one window after another; `taken`: start_ts -> commit_ts; `blocked`: why it waits.
 
-    `takes_blocks`: it pulls many binlogs in one message. `to_forget`: pumps that a person gave up (`binlake pump
+    `takes_blocks`: it pulls many binlogs in one message. `to_forget`: pumps that an operator gave up (`binlake pump
     forget`), until that is done.
     """
 
@@ -47,7 +47,7 @@ class Consumer:
         self.stopping = False
 
     def run(self) -> None:
-        """Until `stopping`."""
+        """Land windows until `stopping`."""
         pd = SimulatedPd()
         with closing(SimulatedEtcd()) as etcd:
             registry = Registry(etcd)
@@ -110,7 +110,7 @@ class Consumer:
         self.check()
 
     def check(self) -> None:
-        """Every transaction committed at or below the landed ts was taken (DESIGN 3.3)."""
+        """Check that every transaction committed at or below the landed ts was pulled (DESIGN 3.3)."""
         lost = [
             (start_ts, commit_ts)
             for start_ts, commit_ts in self._truth.committed().items()

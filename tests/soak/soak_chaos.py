@@ -1,4 +1,4 @@
-"""What goes wrong, and when: a schedule by seed over the pumps and the placement driver."""
+"""The faults and their times: a schedule by seed over the pumps and the placement driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 
 class Chaos:
-    """Hurts one part at a time, more than one at once now and then; at least one pump is always well.
+    """Injects faults into one component at a time, now and then into several; at least one pump is always healthy.
 
     `happened` counts each fault by name.
     """
@@ -52,7 +52,7 @@ class Chaos:
         self.happened: Counter[Kind] = Counter()
 
     def run(self, seconds: float) -> None:
-        """Go on for `seconds`, each fault in turn in an order of chance; then wait until all is repaired."""
+        """Inject faults for `seconds`, each kind in turn in random order; then wait until all are repaired."""
         until = time.monotonic() + seconds
         faults: list[Callable[[], None]] = []
         while time.monotonic() < until:
@@ -67,7 +67,7 @@ class Chaos:
         self._look()
 
     def _look(self) -> None:
-        """Nothing ends that was not told to, and what was done to the pumps went well."""
+        """Check that no process ended unexpectedly, and that no fault's thread failed."""
         assert not self._later.errors, self._later.errors
         with self._lock:
             dead = [
@@ -167,7 +167,7 @@ class Chaos:
                 del self._cluster.pumps[pump.name]
                 self._give(pump)
             else:
-                # A write that was under way came behind its last fake: it is still needed.
+                # A write in flight was stored after its last fake, so the pump is still needed.
                 self._restart(pump)
 
         self._later.run(act)
@@ -176,14 +176,14 @@ class Chaos:
         return any(one.node_id == pump.name and one.state == "offline" for one in patiently(self._registry.pumps))
 
     def _rolled_back(self) -> int:
-        """A transaction that its TiDB rolled back: its P may lie in a log without ever having been acked."""
+        """A transaction that its TiDB rolled back: its P may be in a log without ever having been acked."""
         start_ts = patiently(self._pd.tso)
         self._transactions.begin(start_ts)
         self._transactions.end(start_ts, 0)
         return start_ts
 
     def _take(self, fault: Kind, detail: str = "") -> Pump | None:
-        """A pump that is well now, reserved; None when too few would be left."""
+        """Reserve a healthy pump; None when too few would be left."""
         with self._lock:
             well = [pump for name, pump in list(self._cluster.pumps.items()) if name not in self._busy and pump.runs]
             if len(well) < 2:
@@ -194,7 +194,7 @@ class Chaos:
         return pump
 
     def _restart(self, pump: Pump) -> None:
-        # It may come while PD is away: then it ends with an error, and is started again as a supervisor would.
+        # PD may be unreachable at this time: then the pump ends with an error, and is restarted as by a supervisor.
         self._start(pump)
         self._await(pump)
 
@@ -221,7 +221,7 @@ class Chaos:
 
 
 def patiently(call: Callable[[], Answer]) -> Answer:
-    """What `call` answers, when PD is back: it may be away by another fault at the same moment."""
+    """The result of `call`, repeated while another fault makes PD unreachable."""
     until = time.monotonic() + 60
     while True:
         try:

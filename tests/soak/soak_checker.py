@@ -1,4 +1,4 @@
-"""Takes everything from the pumps by the planning rules, and keeps what a window must never get wrong (DESIGN 3.3)."""
+"""Pulls everything from the pumps by the planning rules, and checks what windows must guarantee (DESIGN 3.3)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from binlake.wire import binlog_pb2 as pb
 
 
 def digest(binlog: pb.Binlog) -> int:
-    """What must not change on the way."""
+    """A hash of the content that must not change on its way."""
     return zlib.crc32(binlog.prewrite_value + binlog.ddl_query)
 
 
 @dataclass
 class Ledger:
-    """What the workload did: it is told by the runner as its journal."""
+    """What the workload wrote, recorded as the runner's journal."""
 
     acked: dict[int, int] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Ledger:
             self.committed[binlog.start_ts] = binlog.commit_ts
 
     def job(self, job: dict[str, Any]) -> None:
-        """Nothing: its binlog was told."""
+        """Nothing: its binlog was recorded."""
 
     def orphan(self, start_ts: int, commit_ts: int) -> None:
         if commit_ts:
@@ -45,7 +45,7 @@ class Ledger:
 
 
 class Checker:
-    """Lands windows one after another; `taken`: start_ts -> (commit_ts, digest), `landed`: how far."""
+    """Lands windows one after another; `taken`: start_ts -> (commit_ts, digest), `landed`: the position reached."""
 
     def __init__(self, pd: PdClient, registry: Registry) -> None:
         self._pd = pd
@@ -64,7 +64,7 @@ class Checker:
         self._thread.start()
 
     def finish(self, seconds: float) -> None:
-        """Land everything that is committed by now, then stop. Fails when that is not possible in `seconds`."""
+        """Land everything committed by now, then stop. Fails when that takes more than `seconds`."""
         goal, until = self._pd.tso(), time.monotonic() + seconds
         while self.landed < goal and self._failure is None:
             if time.monotonic() > until:
@@ -76,12 +76,12 @@ class Checker:
             raise self._failure
 
     def stop(self) -> None:
-        """End after the window that is under way."""
+        """Stop after the current window."""
         self._stopped.set()
         self._thread.join()
 
     def infos(self) -> list[PumpInfo]:
-        """What each pump that is not offline tells of itself."""
+        """The Info of each pump that is not offline."""
         pumps = [pump for pump in self._registry.pumps() if pump.state != "offline"]
         return [PumpReader(pump.host, self._pd.cluster_id()).info() for pump in pumps]
 
@@ -116,7 +116,7 @@ class Checker:
         return True
 
     def _tell_landed(self) -> None:
-        # As plan does: a closing pump waits for it, and PD may be away when the window is landed.
+        # Like plan: a closing pump waits for this, and PD may be unreachable when the window is landed.
         if self._told < self.landed:
             self._registry.publish_drainer("soak", self.landed)
             self._told = self.landed
@@ -155,7 +155,7 @@ def until(condition: Callable[[], object], what: str, seconds: float = 60) -> No
 
 
 def verify(ledger: Ledger, taken: dict[int, tuple[int, int]]) -> None:
-    """What was committed was taken, at its commit_ts and unchanged, and nothing else."""
+    """Check that every committed transaction was pulled, at its commit_ts and unchanged, and nothing else."""
     found = {start_ts: commit_ts for start_ts, (commit_ts, _) in taken.items()}
     lost, invented = ledger.committed.items() - found.items(), found.items() - ledger.committed.items()
     assert not lost, f"{len(lost)} lost, the first {min(lost, key=lambda one: one[1])}"
