@@ -1,4 +1,4 @@
-"""A window of a `Source` as convert writes it and finalize reads it: production functions without lake and Spark."""
+"""A window of a `Source` as convert writes and finalize reads it: the product's functions without lake and Spark."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ class Statements:
     forms: str = "safe"
 
     def segments(self) -> list[SegmentPlan]:
-        """As StatementSource."""
+        """Like StatementSource."""
         return self.plans
 
     def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
-        """As StatementSource."""
+        """Like StatementSource."""
         return (b for b in self.written if (b.segment, b.phase) == (segment, phase))
 
     def digest(self) -> str:
-        """Over the place, rows and text of every batch, in order."""
+        """A digest of position, rows and text of every batch, in order."""
         return statement_digest([f"{b.segment} {int(b.phase)} {b.batch} {b.rows} {b.digest}" for b in self.written])
 
     def checked(self, manifest: ApplyManifest) -> Statements:
-        """As finalize does before it applies. Raises ImmutableWindow."""
+        """The manifest check of finalize before it applies. Raises ImmutableWindow."""
         if self.digest() != manifest.statement:
             raise ImmutableWindow("the statements in the lake differ from those that the manifest pins")
         return self
@@ -62,7 +62,7 @@ class Statements:
 
 @dataclass
 class Converter:
-    """Windows of `source`. What arrives in any order in Spark is shuffled by `random`; `ignored`: DDL left out."""
+    """Converts windows of `source`. `random` shuffles what arrives in any order in Spark; `ignored`: DDL left out."""
 
     source: Source | CommitLog | World
     random: Random
@@ -88,7 +88,7 @@ class Converter:
         return _sealed(found, segments, forms)
 
     def logged(self, lo: int, hi: int) -> tuple[list[LandedDdl], Events]:
-        """The DDL of (lo, hi] as the lake has them, and the row changes of each table that is replicated."""
+        """The DDL of (lo, hi] as the lake holds them, and the row changes of each replicated table."""
         source, base = self.source, self._schema(lo)
         rows = [row for row in source.rows if lo < row[0] <= hi]
         ddls = [ddl for ddl in source.ddls if lo < ddl.commit_ts <= hi]
@@ -102,7 +102,7 @@ class Converter:
         return lines, events
 
     def definitions(self, lo: int, ddls: list[LandedDdl]) -> WindowDefinitions:
-        """Those of the window behind `lo` with `ddls`."""
+        """The definitions of the window after `lo` with `ddls`."""
         return WindowDefinitions(self._targets(lo), ddls)
 
     def tables(self, ts: int) -> list[TableDef]:
@@ -206,7 +206,7 @@ def _sealed(found: Statements, segments: Segments, forms: str) -> Statements:
 
 
 def damaged(found: Statements) -> Statements:
-    """The same batches with another text in each: what no check may let pass."""
+    """The same batches, each with another text: no check may accept them."""
     written = [
         b if b.phase == Phase.DDL else replace(b, sql=tuple(f"{text} /* changed */" for text in b.sql), digest="0" * 64)
         for b in found.written

@@ -1,4 +1,4 @@
-"""What an operator does where a DDL cannot run on the target: another statement, or none; and the open window."""
+"""An operator's remedies for a DDL that cannot run on the target: another statement, or none; and the open window."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def finalize(target: Target, found: Statements) -> Any:
     return apply_window(target, found.manifest, found.checked(found.manifest))
 
 
-def test_the_target_runs_the_replacement_and_the_rows_behind_it_follow(mariadb: MariaDb, target: Target) -> None:
-    # S4-46, U-15: the source's history is what it was; the target has an index more, and another default
+def test_the_target_runs_the_replacement_and_later_rows_are_applied(mariadb: MariaDb, target: Target) -> None:
+    # S4-46, U-15: the source's history stays as it was; the target has an additional index, and another default
     story = Story()
     own = "ALTER TABLE t ADD COLUMN w INT(11) NULL DEFAULT 5, ADD INDEX by_w (w);"
     converter = story.converter(**replaced(story.ddl_ts, own))
@@ -65,7 +65,7 @@ def test_the_target_runs_the_replacement_and_the_rows_behind_it_follow(mariadb: 
 
 
 def _crash(target: Target, found: Statements, step: str) -> None:
-    """A try to apply ends when it passes `step` for the third time."""
+    """Crash an attempt to apply when it passes `step` for the third time."""
 
     class Crash(Exception):
         pass
@@ -81,14 +81,14 @@ def _crash(target: Target, found: Statements, step: str) -> None:
 
 
 def _apply_with_a_crash(target: Target, found: Statements, step: str) -> None:
-    """Applied at the second try, behind a crash."""
+    """Apply; the first attempt crashes, the second one succeeds."""
     _crash(target, found, step)
     assert apply_window(target, found.manifest, found).state == "applied"
 
 
 @pytest.mark.parametrize("step", ["intent", "ddl_executed", "ddl_done"])
 def test_a_crash_around_a_replacement_runs_it_once(mariadb: MariaDb, target: Target, step: str) -> None:
-    # R-04: nobody knows what it leaves, but whether anything changed
+    # R-04: the result of the statement is not known, only whether anything changed
     story = Story()
     own = "ALTER TABLE t ADD COLUMN w INT, ADD COLUMN own INT"
     found = story.converter(**replaced(story.ddl_ts, own)).convert(0, story.ddl_ts, target, "safe")
@@ -106,7 +106,7 @@ OWN = {
 
 @pytest.mark.parametrize("own", OWN)
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
-def test_what_another_hand_changed_meanwhile_does_not_pass_for_the_replacement(
+def test_a_change_by_someone_else_does_not_count_as_the_replacement(
     mariadb: MariaDb, target: Target, step: str, own: str
 ) -> None:  # R-04
     story = Story()
@@ -121,7 +121,7 @@ def test_what_another_hand_changed_meanwhile_does_not_pass_for_the_replacement(
         return
     with pytest.raises(Permanent, match="nothing proves that this is its result") as stopped:
         apply_window(target, found.manifest, found)
-    # What the hint says works.
+    # The remedy in the hint works.
     assert "set ddl_state in tidb_binlog.binlake_progress to 'done'" in stopped.value.hint
     execute(mariadb, f"UPDATE tidb_binlog.binlake_progress SET ddl_state = '{'done' if step != 'intent' else ''}'")
     assert apply_window(target, found.manifest, found).state == "applied"
@@ -133,8 +133,8 @@ def injected(*entries: tuple[int, str]) -> dict[str, Any]:
     return {"ddl-injection": [{"commit-ts": str(ts), "sql": sql, "db": "d"} for ts, sql in entries]}
 
 
-def test_a_statement_of_the_targets_own_runs_before_what_its_commit_ts_has(mariadb: MariaDb, target: Target) -> None:
-    # U-15: one before the source's own DDL of that very commit_ts, one between two transactions, two of one commit_ts
+def test_an_injected_statement_runs_before_the_changes_of_its_commit_ts(mariadb: MariaDb, target: Target) -> None:
+    # U-15: one before the source's own DDL of the same commit_ts, one between two transactions, two of one commit_ts
     story = Story()
     row_ts = max(commit_ts for commit_ts, *_ in story.log.rows)
     own = injected((story.ddl_ts, "CREATE INDEX by_v ON t (v)"), (row_ts, "ALTER TABLE d.t ADD INDEX by_w (w);"),
@@ -156,7 +156,7 @@ def test_a_statement_of_the_targets_own_runs_before_what_its_commit_ts_has(maria
 
     result = apply_window(target, found.manifest, found, hook=hook)
     assert (result.ddls, result.injected, result.replaced) == (6, 3, 0)
-    # DESIGN 3.8: behind an injected statement its commit_ts is not downstream yet.
+    # DESIGN 3.8: after an injected statement, its commit_ts is not replicated yet.
     assert seen[2:] == [(str(story.ddl_ts - 1), "PRIMARY,by_v"), (str(story.ddl_ts), "PRIMARY,by_v"),
                         (str(row_ts - 1), "PRIMARY,by_v,by_w"), (str(row_ts - 1), "PRIMARY,by_w")]  # fmt: skip
     assert rows(mariadb, "SELECT id, w FROM d.t ORDER BY id") == [(1, None), (2, None), (3, 7)]
@@ -178,8 +178,8 @@ def test_a_crash_around_an_injected_statement_runs_it_once(mariadb: MariaDb, tar
     assert [name for name, *_ in rows(mariadb, "SHOW COLUMNS FROM d.t")] == ["id", "v", "w"]
 
 
-def test_what_is_injected_is_pinned_with_its_window(target: Target) -> None:
-    # U-15, DESIGN 3.7: one more or one less is another window; the target's refusal stops it as any DDL's
+def test_injected_statements_are_pinned_with_their_window(target: Target) -> None:
+    # U-15, DESIGN 3.7: one more or one less makes another window; the target's refusal stops it like that of any DDL
     story = Story()
     plain = story.converter().convert(0, LAST, target, "safe")
     converter = story.converter(**injected((story.ddl_ts, "ALTER TABLE t ADD COLUMN v INT")))
@@ -187,7 +187,7 @@ def test_what_is_injected_is_pinned_with_its_window(target: Target) -> None:
     cuts, more = (_cuts(story, rules) for rules in (Rules(), converter.rules))
     with pytest.raises(CheckpointConflict, match="another statement for a DDL.*commit_ts=" + str(story.ddl_ts)):
         require_pinned_texts(more, ddls(own), ddls(plain))
-    # One taken back: what is pinned for the last segment is not in the plans of fewer.
+    # One removed: the pin of the last segment is not in plans with fewer segments.
     with pytest.raises(CheckpointConflict, match=rf"other segments.*sealed=5 now=4.*at={story.ddl_ts}") as taken:
         require_pinned_cuts(own.manifest, [ddl.since for ddl in cuts])
     assert "restore the configuration" in taken.value.hint
@@ -203,8 +203,8 @@ def test_what_is_injected_is_pinned_with_its_window(target: Target) -> None:
             rules(**injected((1, wrong)))
 
 
-def test_an_injection_that_was_moved_is_another_window(target: Target) -> None:
-    # U-15, DESIGN 3.7: the same statement elsewhere, with rows of other segments behind it
+def test_a_moved_injection_makes_another_window(target: Target) -> None:
+    # U-15, DESIGN 3.7: the same statement elsewhere, with rows of other segments after it
     story = Story()
     sql = "CREATE INDEX own ON t (v)"
     first, last = (pick(commit_ts for commit_ts, *_ in story.log.rows) for pick in (min, max))
@@ -214,7 +214,7 @@ def test_an_injection_that_was_moved_is_another_window(target: Target) -> None:
     require_pinned_cuts(sealed, [ddl.since for ddl in _cuts(story, here.rules)])
     with pytest.raises(CheckpointConflict, match=rf"other segments.*sealed=5 now=5.*at={first}, {last - 1}"):
         require_pinned_cuts(ApplyManifest.from_json(sealed.to_json()), moved)
-    # One that was sealed without the places, and opened, is finished as before.
+    # A window that was sealed without the positions, and opened, is finished as before.
     older = replace(sealed, cuts=())
     assert "cuts" not in older.to_json()
     require_pinned_cuts(ApplyManifest.from_json(older.to_json()), moved)
@@ -227,7 +227,7 @@ def _cuts(story: Story, own: Rules) -> list[LandedDdl]:
     return add_injections(planned, own.injections, 0, LAST, 0)
 
 
-def test_an_error_of_the_operators_own_statement_is_never_passed_over(mariadb: MariaDb, target: Target) -> None:
+def test_an_error_of_the_operators_own_statement_is_never_ignored(mariadb: MariaDb, target: Target) -> None:
     story = Story()
     found = story.converter(**replaced(story.ddl_ts, "ALTER TABLE t ADD COLUMN v INT")).convert(0, LAST, target, "safe")
     with pytest.raises(
@@ -240,7 +240,7 @@ def test_an_error_of_the_operators_own_statement_is_never_passed_over(mariadb: M
 def test_a_window_stuck_at_a_refused_ddl_is_released_and_continues_with_the_replacement(
     mariadb: MariaDb, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # S4-46, U-15, DESIGN 3.7, 3.11: pinned until an operator gives the window up, where nothing of the DDL is there
+    # S4-46, U-15, DESIGN 3.7, 3.11: pinned until an operator gives the window up, if the DDL had no effect
     story = Story(tail=" SPARSELY")
     config = written(tmp_path, target)
     first = story.converter().convert(0, LAST, target, "safe")
@@ -296,15 +296,15 @@ def test_ddl_of_one_commit_ts_are_distinguished_and_those_that_ran_do_not_run_ag
     assert f"from the configuration, or they run again: {own}" in said["next"]
 
 
-def test_changes_are_reduced_inside_a_segment_and_never_over_a_ddl() -> None:
-    # S4-11: a row before ADD COLUMN and the same row behind it are two net changes
+def test_changes_are_reduced_within_a_segment_and_never_across_a_ddl() -> None:
+    # S4-11: a row before ADD COLUMN and the same row after it are two net changes
     story = Story(again=True)
     found = story.converter().convert(0, LAST, Target(db_type="mariadb"), "safe")  # type: ignore[call-arg]
     writes = [(b.segment, b.rows) for b in found.written if b.phase == Phase.WRITE]
     assert writes == [(2, 2), (3, 2)]
 
 
-def test_a_replacement_is_one_ddl_for_a_ddl_that_would_run() -> None:
+def test_a_replacement_must_be_one_ddl_for_a_ddl_that_would_run() -> None:
     story = Story()
     for sql, said in [("DELETE FROM t", "not one DDL"), ("DROP TABLE a; DROP TABLE b", "not one DDL"),
                       ("/* nothing */", "not one DDL"), ("ALTER TABLE t ADD 'x", "cannot be read")]:  # fmt: skip
@@ -321,7 +321,7 @@ def test_a_replacement_is_one_ddl_for_a_ddl_that_would_run() -> None:
     require_replacements_used(planned, nowhere.replacements, 0, story.ddl_ts)
 
 
-def test_a_ddl_that_is_left_out_changes_nothing_but_waits_for_the_operators_hand(
+def test_an_ignored_ddl_changes_nothing_and_rows_wait_for_the_operator(
     mariadb: MariaDb, target: Target
 ) -> None:  # S4-46 U-15
     story = Story()
@@ -336,7 +336,7 @@ def test_a_ddl_that_is_left_out_changes_nothing_but_waits_for_the_operators_hand
     assert rows(mariadb, "SELECT id, w FROM d.t ORDER BY id") == [(1, None), (2, None), (3, 7)]
 
 
-def test_without_sync_ddl_rows_follow_the_definitions_that_the_other_side_brings(
+def test_without_sync_ddl_rows_wait_for_definitions_from_the_other_side(
     mariadb: MariaDb, target: Target
 ) -> None:  # tidb-binlog 5.11, R-47
     story = Story()
@@ -372,7 +372,7 @@ def binlake_ddl(*arguments: str) -> int:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
-    """What the command printed, behind what it logged."""
+    """The command's output after its log lines."""
     capsys.readouterr()
     assert binlake_ddl(*arguments, "--output", "json") == 0
     found: dict[str, str] = json.loads("{" + capsys.readouterr().out.partition("{")[2])

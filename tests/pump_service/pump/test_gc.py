@@ -219,7 +219,7 @@ def test_gc_ts_is_durable_before_the_first_file_is_removed_and_survives_a_lost_i
     before = files(storage)
     with monkeypatch.context() as broken:
         broken.setattr(storage._log, "remove", crash)
-        with pytest.raises(OSError, match="dies here"):
+        with pytest.raises(OSError, match="crashes here"):
             storage.collect(at(93), at(93))
     assert files(storage) == before
     with pytest.raises(LostRange):
