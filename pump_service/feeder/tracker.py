@@ -52,7 +52,7 @@ class Tracker(Protocol):
         """The table's present definition at the tracker; None if there is no such table."""
 
     def database(self, db: str) -> DatabaseDescription | None:
-        """The database's present definition (without tables) at the tracker, under its name there; None if there is
+        """The database's present definition (without tables) at the tracker, under its name there; None if it has
         none."""
 
     def rebuild(self, databases: Iterable[DatabaseDescription]) -> None:

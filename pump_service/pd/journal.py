@@ -68,7 +68,7 @@ class Journal:
         return os.fstat(self._file).st_size
 
     def replace(self, records: Iterable[Record]) -> None:
-        """Atomically replace the whole content by `records`. Raises OSError: then either everything or nothing was
+        """Replace the whole content by `records` atomically. Raises OSError: then either all or nothing was
         replaced."""
         try:
             replace_file(self._path, map(_encode_record, records))

@@ -42,8 +42,7 @@ MAX_COUNT = tso.MAX_LOGICAL >> 1
 
 @dataclass(frozen=True)
 class _Saved:
-    """The saved state: no timestamp above `bound_ts` was given; `held` below `lead_ts`; `offset_ms` to the real
-    clock."""
+    """The saved state: no ts above `bound_ts` was given; `held` below `lead_ts`; `offset_ms` to the real clock."""
 
     bound_ts: int
     held: bool = False

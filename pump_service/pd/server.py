@@ -132,8 +132,7 @@ class PlacementDriver:
         self.stop()
 
     def take(self, count: int, wanted: Callable[[], bool] = lambda: True) -> int:
-        """The last ts of a batch; waits for a led clock while `wanted` returns True. Raises ValueError,
-        TimeoutError."""
+        """The last ts of a batch; waits for a led clock while `wanted()`. Raises ValueError, TimeoutError."""
         while True:
             try:
                 return self._oracle.take(count, CLIENT_CHECK_S)

@@ -1,5 +1,4 @@
-"""Limits the number of open streams of the embedded placement driver: each holds a thread, and calls need threads,
-too."""
+"""Limits the open streams of the embedded placement driver: each holds a thread, and calls need threads, too."""
 
 from __future__ import annotations
 

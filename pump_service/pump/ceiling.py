@@ -68,8 +68,7 @@ class Ceiling:
         return ts <= self._calm or self._admits_recent(ts)
 
     def ask(self, ts: int, on_judged: OnJudged) -> None:
-        """Check `ts` against a fresh timestamp, on a thread. Raises Transient when too many writes wait for PD's
-        answer."""
+        """Check `ts` against a fresh timestamp, on a thread. Raises Transient when too many writes wait for one."""
         with self._lock:
             if len(self._waiting) >= _WAITING:
                 raise Transient("too many writes wait for PD's clock", where={"ts": ts})

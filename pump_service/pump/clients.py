@@ -56,8 +56,7 @@ class Clients:
         self.tikv = TikvStatus(regions, f"binlake-pump-{store_uuid}", tls=self._config.tls.rpc())
 
     def claim(self, node_id: str, store_uuid: str, host: str) -> Claim | None:
-        """The claim that keeps a second pump of this name out; None if a registry was passed in, because it has no
-        etcd."""
+        """The claim that keeps a second pump of this name out; None with a passed-in registry, which has no etcd."""
         if not self._claims:
             return None
         ttl_s = max(_CLAIM_S, round(_CLAIM_BEATS * self._config.heartbeat_interval_s))

@@ -77,7 +77,7 @@ class PumpCommand:
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Serve until asked to leave; 0 after a clean exit. Raises BinlakeError when it cannot start or lost its node
+        """Serve until asked to leave; 0 after a clean exit. Raises BinlakeError if it cannot start or lost its node
         id."""
         if args.action == "forget":
             return _forget_pump(args)

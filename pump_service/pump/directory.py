@@ -34,8 +34,7 @@ class DataDirectory:
         return (self._files.read_small(self.path / f".{name}") or b"").decode().strip()
 
     def remember(self, name: str, value: str) -> str:
-        """Return the content of `.name`. If the file does not exist, create it durably with `value`; an existing value
-        stays."""
+        """Return the content of `.name`; if the file does not exist, first create it durably with `value`."""
         known = self.recall(name)
         if known:
             return known

@@ -48,8 +48,8 @@ class UnsealedFile(NamedTuple):
 
 
 class End(NamedTuple):
-    """The offset where the records end, their greatest ts, whether a valid footer follows, and the number of damaged
-    parts skipped."""
+    """The end of the records, their greatest ts, whether a valid footer follows, and how many damaged parts were
+    skipped."""
 
     offset: int
     max_ts: int

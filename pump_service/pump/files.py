@@ -35,8 +35,7 @@ class Files:
         return os.listdir(directory)
 
     def open(self, path: Path, *, create: bool = False) -> io.FileIO:
-        """Open a file to read and append. Raises FileNotFoundError, or FileExistsError for a new file that already
-        exists."""
+        """Open a file to read and append. Raises FileNotFoundError; FileExistsError when a new file already exists."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
         return Handle(os.open(path, flags, 0o644), "r+")
 

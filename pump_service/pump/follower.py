@@ -129,8 +129,7 @@ class Backlog:
             self._changed.notify()
 
     def take(self) -> list[Entry] | Pointer | None:
-        """Wait for the next entries (several parts at once), or for the end of a stretch to read back; None =
-        closed."""
+        """Wait for the next entries (several parts at once) or for the end of a stretch to read back; None = closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._parts or self._closed)
             if not self._parts:
@@ -255,8 +254,7 @@ class Follower:
             return len(self._sorter), self._sorter.oldest_waiting()
 
     def needed_by_files(self, fids: Iterable[int]) -> dict[int, int]:
-        """For each file, the greatest commit_ts whose P is in it (0 = none is known). Files with a waiting P are left
-        out."""
+        """For each file the greatest commit_ts whose P is in it (0 = none is known), without files with a waiting P."""
         with self._sorter_lock:
             blocking = self._sorter.blocking_files()
             return {fid: self._sorter.needed_until(fid) for fid in fids if fid not in blocking}
@@ -342,8 +340,7 @@ class Follower:
             self._save_checkpoint()
 
     def _save_checkpoint(self) -> None:
-        """All indexed entries are written and synced. Once they are on disk, the next batch records their position as
-        the head."""
+        """All indexed entries are written and synced. Once they are on disk, the next batch moves the head to them."""
         begun = self._synced_at = time.monotonic()
         if self._last_indexed is None or not self._index.is_durable():
             return

@@ -74,8 +74,7 @@ def decide(rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequen
 
 
 class Collector:
-    """Decides and collects, one run at a time. `problem`: a consumer that holds the collection back or loses data;
-    empty = none."""
+    """Decides and collects, one run at a time. `problem`: a consumer that blocks it or loses data; empty = none."""
 
     def __init__(self, storage: Storage, registry: Members, clock: tso.Clock, rule: GcRule = GcRule()) -> None:
         self._storage = storage

@@ -124,8 +124,7 @@ class Index:
 
     @property
     def checkpoint(self) -> bytes:
-        """The state written with the present head; empty when there is none, for example after an original pump has run
-        here."""
+        """The state written with the present head; empty if there is none, as after an original pump has run here."""
         value = self._get(_CHECKPOINT) or b""
         body = value[_CRC.size :]
         head = self.head.to_bytes()
@@ -138,8 +137,7 @@ class Index:
         return None if value is None else Pointer.from_bytes(value)
 
     def batch(self, after_ts: int, upto_ts: int, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most `limit` raw (key, pointer) with after_ts < ts <= upto_ts, in ts order. Raises Permanent for
-        damage."""
+        """At most `limit` raw (key, pointer) in (after_ts, upto_ts], in ts order. Raises Permanent for damage."""
         bounds = {"start": ts_key(after_ts), "include_start": False, "stop": ts_key(upto_ts), "include_stop": True}
         try:
             with self._use() as db, db.iterator(**bounds) as entries:
@@ -152,8 +150,7 @@ class Index:
             ) from error
 
     def remove_below(self, ts: int, fids: Collection[int]) -> int:
-        """Delete the keys up to `ts` whose record is in one of `fids`, in small batches; return how many were
-        deleted."""
+        """Delete the keys up to `ts` whose record is in one of `fids`, in small batches; return their number."""
         removed, doomed = 0, list[bytes]()
         with self._use() as db, db.iterator(start=_PREFIX, stop=ts_key(ts), include_stop=True) as entries:
             for key, value in entries:
@@ -195,8 +192,7 @@ class Index:
         return self._get_pointer(_HEAD)
 
     def close(self) -> None:
-        """Close the database once no thread reads it; idempotent. If a thread takes too long, the database stays
-        open."""
+        """Close the database once no thread reads it; idempotent. If a thread takes too long, it stays open."""
         with self._unused:
             self._closing = True
             unused = self._unused.wait_for(lambda: not self._users, _CLOSE_S)

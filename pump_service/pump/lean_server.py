@@ -188,8 +188,7 @@ def _read_write(message: bytes) -> tuple[int, bytes]:
 
 
 def _split_fields(message: bytes) -> tuple[int, bytes] | None:
-    """As _read_write, for a message with just its two fields in order, without the copy that protobuf makes; None for
-    any other message."""
+    """As _read_write, without protobuf's own copy; only for a message of the two fields in order, otherwise None."""
     at, cluster_id = 0, 0
     try:
         if message[0] == 0x08:

@@ -199,7 +199,7 @@ class LiveFeed:
         return True
 
     def _admit_ahead(self, last: int) -> list[Puller]:
-        """Move pullers that are no longer ahead to the members; each needs only a part of the batch that ends at
+        """Move pullers that are no longer ahead to the members; each needs only a part of the batch ending at
         `last`."""
         joined = []
         while self._ahead and self._ahead[0][0] <= last:

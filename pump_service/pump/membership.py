@@ -53,8 +53,7 @@ class Members(Protocol):
         """A pump's entry."""
 
     def write_pump(self, status: NodeStatus, revision: int) -> int:
-        """Write a pump's entry over `revision` (0 = none yet); return the new revision, or 0 if the entry was
-        changed."""
+        """Write a pump's entry over `revision` (0 = none yet); return the new revision, 0 if the entry was changed."""
 
 
 class Claim(Protocol):

@@ -158,8 +158,7 @@ class Pulls:
                 return False
 
     def _before_large(self, puller: Puller, turn_ends: contextlib.ExitStack, size: int) -> None:
-        """Let one puller at a time read a large binlog, and only when it can be sent: several copies of it are in
-        memory."""
+        """Let one puller at a time read a large binlog, and only when it can be sent: it is in memory several times."""
         turn_ends.close()  # the previous large binlog has been sent
         if self._wait_until_room(puller, size) and self._large.acquire(timeout=_PATIENCE_S):
             turn_ends.callback(self._large.release)

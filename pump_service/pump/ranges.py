@@ -210,8 +210,7 @@ class _Cursor:
         return value
 
     def varint(self) -> Ints:
-        """Read a varint of up to nine bytes in its shortest form; longer ones, which are negative numbers, are not
-        plain."""
+        """Read a varint of up to nine bytes in its shortest form; longer ones (negative numbers) are not plain."""
         value, size, fine = self._read_varint()
         self.plain &= fine
         self._move(size)

@@ -50,8 +50,7 @@ _SHOWN_KEY = 64  # bytes of a key that are shown
 
 @dataclass(slots=True)
 class Resolutions:
-    """Counts of what a resolver did so far. `contradicted`: R whose transaction was committed, so a loss was
-    averted."""
+    """Counts of what a resolver did so far. `contradicted`: R whose transaction was committed (a loss averted)."""
 
     queries: int = 0
     committed: int = 0
@@ -128,8 +127,8 @@ class Resolver:
             self._describe_blocked(self.storage.waiting_prewrites(_AT_ONCE))
 
     def describe(self) -> list[dict[str, Any]]:
-        """The waiting P, in log order: start_ts (text), key, age in seconds, and, if they were asked about, why they
-        wait."""
+        """The waiting P, in log order: start_ts (text), key, age in seconds, and the reason if they were asked
+        about."""
         waiting = self.storage.waiting_prewrites(_DESCRIBED)
         now_ms = tso.physical(self.storage.max_ts)
         with self._lock:

@@ -168,8 +168,7 @@ class PumpServer:
         self._leave(lambda: State(state))
 
     def _close(self) -> str:
-        """Wait until its data is no longer needed; empty when the pump has left, otherwise the new request that came
-        meanwhile."""
+        """Wait until its data is no longer needed; empty when the pump has left, otherwise a new request."""
         self.service.state = State.CLOSING
         for ticker in self._moving:
             ticker.stop()

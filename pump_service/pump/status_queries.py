@@ -73,8 +73,7 @@ class StatusQueries:
         return statuses
 
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
-        """The known outcome of one transaction, as a StatusSource gives it; changes nothing. Raises
-        SourceUnavailable."""
+        """The known outcome of one transaction, as of a StatusSource; changes nothing. Raises SourceUnavailable."""
         if self._tikv is not None and self._clock is not None:
             status = self._tikv.ask([Question(start_ts, key, How.LOOK)], self._clock())[0]
             if not isinstance(status, Unreachable):

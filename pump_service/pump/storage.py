@@ -218,8 +218,7 @@ class Storage:
 
     @property
     def max_ts(self) -> int:
-        """The greatest ts ever stored here. If an oracle's timestamp is below it, this data came from another
-        oracle."""
+        """The greatest ts ever stored here. An oracle whose timestamps are below it is not the one of this data."""
         return max(self._log.max_ts, self.watermark)
 
     @property

@@ -125,8 +125,7 @@ class ValueLog:
         return left if left > 0 else self._options.segment_bytes
 
     def append(self, payloads: Sequence[bytes], max_ts: int) -> list[Pointer]:
-        """Write records in one write and one fdatasync; return their positions. `max_ts`: the greatest ts among
-        them."""
+        """Write records in one write and one fdatasync; return their positions. `max_ts`: their greatest ts."""
         if self._failed:
             raise Permanent("the value log cannot be written", where={"reason": self._failed})
         fid, offset = self._fids[-1], self._end
@@ -190,8 +189,7 @@ class ValueLog:
                 yield Pointer(fid, offset), data[begin:end]
 
     def stretches(self, pointer: Pointer, upto: Pointer | None = None) -> Iterator[tuple[int, Stretch]]:
-        """Like `scan_from`, some MiB at once, each with its file. Raises Permanent at the first damaged byte,
-        OSError."""
+        """Like `scan_from`, some MiB at once, each with its file. Raises Permanent at the first damage, OSError."""
         end = upto or self.end
         for fid in [fid for fid in self._fids if pointer.fid <= fid <= end.fid]:
             start = pointer.offset if fid == pointer.fid else 0

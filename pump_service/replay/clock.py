@@ -23,8 +23,7 @@ class ReplayClock:
         self._released: float | None = None
 
     def lead(self, bound: int) -> None:
-        """Move the bound up to `bound` (TSO). Raises PD's errors, and ConfigError when PD's clock is already past
-        it."""
+        """Move the bound up to `bound` (TSO). Raises PD's errors, ConfigError if PD's clock is already past it."""
         with self._lock:
             if bound > self._bound:
                 last = self._pd.lead(bound)

@@ -67,8 +67,7 @@ class ReplaySchedule:
 
     @property
     def end(self) -> int:
-        """A timestamp above all of the capture: the clock advances from here, and never repeats a timestamp of the
-        capture."""
+        """A timestamp above all of the capture: the clock advances from here, and repeats none of the capture's."""
         return 1 + max((max(step.start_ts, step.commit_ts, step.holds) for step in self.steps), default=0)
 
     @property

@@ -197,8 +197,7 @@ def _connect(args: argparse.Namespace) -> Iterator[tuple[PdClient, PumpClient]]:
 
 
 def _settle(urls: Sequence[str], ts: int) -> None:
-    """Wait until each online pump's watermark has passed `ts`, fetched after the run: then all lost outcomes are
-    resolved."""
+    """Wait until each online pump has passed `ts`, fetched after the run: then all lost outcomes are resolved."""
     until = time.monotonic() + _SETTLE_S
     with closing(EtcdClient(urls)) as etcd:
         registry = Registry(etcd)

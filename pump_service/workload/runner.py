@@ -216,8 +216,7 @@ class Runner:
             self._commit(generator, one.draft, one.prewrite)
 
     def _prewrite(self, draft: Draft) -> pb.Binlog | None:
-        """The P once a pump has it; None when no pump took it: then the transaction fails, and its outcome is a
-        rollback."""
+        """The P once a pump has it; None if no pump took it: then the transaction counts as rolled back."""
         try:
             start_ts = self._fetch_ts()
         except SourceUnavailable as error:

@@ -24,8 +24,7 @@ ID = "id"
 
 @dataclass
 class Part:
-    """The rows of one writer by row id; `ids` in an order that allows a random choice; `next`: the next id to
-    assign."""
+    """The rows of one writer by row id; `ids` in an order for random choice; `next`: the next id to assign."""
 
     next: int
     step: int

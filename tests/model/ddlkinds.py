@@ -142,8 +142,7 @@ class Draw(Clauses):
         self.world.log(self._log(Action.CREATE_TABLE, f"CREATE TABLE `{view.name}` {fresh.create_sql()}", fresh))
 
     def bring_back(self, _: Live) -> None:
-        """RENAME of a table into the filter after rows and DDL changed it outside; the first such table is created
-        there."""
+        """RENAME into the filter of a table that rows and DDL changed outside; the first one is created there."""
         if not self.world.outside:
             view = replace(self._new_view(self.random.choice(TABLES)), db=self.world.databases[-1])
             self.world.outside.append(Live(view))

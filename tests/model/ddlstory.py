@@ -14,8 +14,7 @@ from binlake.rules import Rules
 
 
 class Story:
-    """CREATE TABLE d.t, two rows, ADD COLUMN w (with `tail` after its text), a row with it; and what is logged of
-    that."""
+    """CREATE TABLE d.t, two rows, ADD COLUMN w (with `tail` after its text), a row with it; and their binlogs."""
 
     def __init__(self, tail: str = "", again: bool = False) -> None:
         w = Workload()

@@ -59,8 +59,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Part:
-    """A range partition: values of the table's column below `bound` (None: MAXVALUE); `literal`: as in the
-    statement."""
+    """A range partition: values of the table's column below `bound` (None: MAXVALUE), in a statement `literal`."""
 
     id: int
     name: str
@@ -137,8 +136,7 @@ class View:
         return _definition(self)
 
     def part_of(self, stored: Stored, seconds: int | None) -> int | None:
-        """The id of the partition that takes a row; `seconds`: its TIMESTAMP since 1970. None: no partition takes
-        it."""
+        """The id of the partition that takes a row, None without one; `seconds`: its TIMESTAMP since 1970."""
         value = seconds if self.moments else int(stored[self.parted] or -(10**9))
         value = -1 if value is None else value  # NULL goes into the lowest one
         return next((part.id for part in self.parts if part.bound is None or value < part.bound), None)

@@ -134,8 +134,8 @@ class World:
         return info
 
     def run(self, live: Live, ddl: Ddl, steps: Sequence[Step], *, ahead_of_binlog: bool = False) -> int:
-        """Run a DDL of one table, one version per step. Rows come between the steps; `ahead_of_binlog` runs after the
-        last."""
+        """Run a DDL of one table, one version per step, with rows between the steps and `ahead_of_binlog` after
+        them."""
         began = ready = self.clock()
         for number, step in enumerate(steps):
             self.version += 1
@@ -186,7 +186,7 @@ class World:
     # -- writers ---------------------------------------------------------------------------------------------------
 
     def transaction(self, only: Live | None = None) -> int:
-        """Commit a random transaction of a writer of the present version; return its commit_ts, 0 when nothing
+        """Commit a random transaction of a writer of the present version; return its commit_ts, 0 if nothing
         changed."""
         start_ts = self.clock()
         self._written.clear()

@@ -149,8 +149,7 @@ class MergedShards:
         return values
 
     def alter(self, shard: Shard, columns: dict[str, Col], query: str, renamed: tuple[str, str] | None = None) -> int:
-        """Run `query` on one shard, which then has `columns`, one of them `renamed` (from, to); return its
-        commit_ts."""
+        """Run `query` on one shard, which then has `columns`, one `renamed` (from, to); return its commit_ts."""
         info = json.loads(json.dumps(self.w.table(shard.db, shard.table).raw))
         known = {column["name"]["O"]: column for column in info["cols"]}
         if renamed is not None:

@@ -219,8 +219,7 @@ class Scenario:
             self.compare(checkpoint.commit_ts)
 
     def glance(self, atomic: bool) -> None:
-        """Check while something applies: `consistent` is never wrong, and readers of atomic segments see a snapshot
-        (R-58)."""
+        """Check during an apply: `consistent` is never wrong, and readers of atomic segments see a snapshot (R-58)."""
         checkpoint, progress = self.standing()
         if checkpoint is None or progress is None:
             return

@@ -43,8 +43,7 @@ def _fails(model: Model, seed: int, shape: Shape) -> bool:
 
 
 def failures_of(first: int, count: int, shards: int, ddl: DdlShape | None = None) -> list[str]:
-    """Run `count` seeds from `first` on, in parallel; return a line for each failed one. `ddl`: seeds of the DDL
-    model."""
+    """Run `count` seeds from `first` on, in parallel; a line for each failed one. `ddl`: of the DDL model."""
     with ProcessPoolExecutor(shards, mp_context=get_context("spawn")) as pool:
         found = pool.map(_shard, [(first + n, first + count, shards, ddl, list(sys.path)) for n in range(shards)])
         return [line for lines in found for line in lines]

@@ -51,8 +51,7 @@ _DUPLICATE = 1062
 
 
 class Source:
-    """`random` decides everything that happens; `bytewise`: the server compares by bytes, whatever the definitions
-    say."""
+    """`random` decides everything; `bytewise`: the server compares by bytes, whatever the definitions say."""
 
     def __init__(
         self, connection: Connection[Any], random: Random, *, bytewise: bool = False, dialect: Dialect = "mariadb"

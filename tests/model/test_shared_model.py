@@ -171,8 +171,7 @@ def _arrivals(changes: list[dict[str, Any]]) -> Iterator[Arrival]:
 
 
 def brought_down(server: MariaDb, root: Path) -> int:
-    """How many of the histories were refused for a key in both tables. Raises Wrong, or an error that nothing
-    explains."""
+    """How many histories were refused for a key in both tables. Raises Wrong, or an unexplained error."""
     refused = 0
     for seed in range(SEEDS):
         server.wipe()

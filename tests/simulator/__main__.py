@@ -1,5 +1,4 @@
-"""`make simulate SEED=N`: repeat one run and show everything that happened; `SEEDS=` and `SCENARIO=` run more of
-them."""
+"""`make simulate SEED=N`: repeat one run and show all its events; `SEEDS=` and `SCENARIO=` run more of them."""
 
 from __future__ import annotations
 

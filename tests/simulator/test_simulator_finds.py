@@ -46,8 +46,7 @@ def future_admitted(patch: pytest.MonkeyPatch) -> None:
 
 
 def old_framing(patch: pytest.MonkeyPatch) -> None:
-    """Files are written and read in the original's format, in which anything that looks like a record or footer
-    counts."""
+    """Files use the original's format, in which anything that looks like a record or footer counts as one."""
     load, pass_over = vlog.ValueLog._load_max_ts, Walk._skip_damage
 
     def footer_of(self: vlog.ValueLog, fid: int) -> int | None:

@@ -209,8 +209,7 @@ class Truth:
     # pulls
 
     def check_pulled(self, name: str, commit_ts: int, start_ts: int, payload: bytes) -> None:
-        """Check that a pulled binlog was committed, at that commit_ts, with those bytes, and is the same in every
-        pull."""
+        """Check that a pulled binlog was committed, at that commit_ts, with those bytes, and is equal in every pull."""
         binlog = pb.Binlog.FromString(payload)
         found = self.transactions.get(start_ts)
         if found is None or found.state != _COMMITTED or found.commit_ts != commit_ts:

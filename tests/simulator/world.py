@@ -62,8 +62,7 @@ class Shape:
 
 @dataclass
 class Report:
-    """The result of a run; `failure`: the invariant that did not hold, None = all held. `folder`: holds all its
-    disks."""
+    """The result of a run; `failure`: the broken invariant, None = all held. `folder`: holds all its disks."""
 
     seed: int
     folder: str

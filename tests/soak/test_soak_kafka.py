@@ -1,5 +1,4 @@
-"""A feed to three brokers, whose leaders are stopped, killed and restarted while it sends: each message arrives
-once."""
+"""A feed to three brokers whose leaders are stopped, killed and restarted meanwhile: each message arrives once."""
 
 from __future__ import annotations
 

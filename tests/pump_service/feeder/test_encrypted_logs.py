@@ -16,7 +16,7 @@ SECRET = "nobody reads this on the disk"
 
 
 class EncryptingMySql(MySql):
-    """A MySQL with component_keyring_file, whose configuration file is next to the program, so it gets its own
+    """A MySQL with component_keyring_file, which is configured by a file next to the program: it gets its own
     folder."""
 
     def _install(self) -> None:

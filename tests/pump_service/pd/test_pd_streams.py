@@ -1,5 +1,4 @@
-"""The embedded placement driver's streams: a restart during a stream, a client that disconnects, a clock that is
-led."""
+"""The embedded placement driver's streams: restarts, clients that disconnect, and a clock that is led."""
 
 from __future__ import annotations
 

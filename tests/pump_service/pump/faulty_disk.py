@@ -44,7 +44,7 @@ class Batch:
 
 @dataclass
 class Disk:
-    """The disk under `folder`. Before operation `crash_at` it records what a crash leaves, by `chance`, and
+    """The disk under `folder`. Before operation `crash_at` it records what a crash leaves (by `chance`) and
     `facts()`."""
 
     folder: Path

@@ -1,5 +1,4 @@
-"""Many binlogs in one call: each is stored or refused as if it had come alone; the answer comes when all are
-durable."""
+"""Many binlogs in one call: each is stored or refused as if alone, and the answer comes when all are durable."""
 
 from __future__ import annotations
 

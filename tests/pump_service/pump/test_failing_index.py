@@ -1,5 +1,4 @@
-"""An index that fails: no acked binlog is skipped, whatever the failure and whenever the pump stops or the disk
-recovers."""
+"""A failing index: no acked binlog is skipped, whatever fails, and whenever the pump stops or the disk recovers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A pump stores no timestamp that PD has not issued, from any caller: one such C would raise the watermark
-permanently."""
+"""A pump never stores a timestamp that PD has not issued: one such C would raise the watermark permanently."""
 
 from __future__ import annotations
 

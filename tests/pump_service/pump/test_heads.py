@@ -1,5 +1,4 @@
-"""Reading a binlog's head and splicing C from P gives the same result as parsing and serialising (MISSION S0-14,
-S0-53)."""
+"""Reading a binlog's head and splicing C from P equals parsing and serialising with protobuf (MISSION S0-14, S0-53)."""
 
 from __future__ import annotations
 

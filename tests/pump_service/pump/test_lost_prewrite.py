@@ -1,5 +1,4 @@
-"""A C whose P is lost, for example after a disk was replaced: the pump reports it, and a command makes pulls skip
-it."""
+"""A C whose P is lost, as after a replaced disk: the pump reports it, and a command makes pulls skip it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""An orphan P is resolved automatically if TiKV can be asked, and never by age (S0-51, tidb-binlog 2.6, hazards
-R-07)."""
+"""An orphan P is resolved if TiKV can be asked, and never by age alone (S0-51, tidb-binlog 2.6, hazards R-07)."""
 
 from __future__ import annotations
 

@@ -93,8 +93,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 class Watched:
-    """The pump client. Around every C it asks PD for the time, which must be below the C's commit_ts, as that is not
-    acked."""
+    """The pump client. Around every C it checks that PD's time is below the C's commit_ts, which is not acked yet."""
 
     def __init__(self, client: PumpClient, oracle: PdClient) -> None:
         self.client = client

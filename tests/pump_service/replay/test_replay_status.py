@@ -1,5 +1,4 @@
-"""The capture's status port answers like a TiDB, byte for byte, and shows only what has happened by the replay
-clock."""
+"""The capture's status port answers like a TiDB, byte for byte, as of the replay clock."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ Truth = dict[int, tuple[int, bytes, bytes]]
 
 
 def truth() -> Truth:
-    """commit_ts -> (start_ts, value, query) of the committed transactions: by a C, or, if that was lost, by
-    outcomes.json."""
+    """commit_ts -> (start_ts, value, query) of the committed transactions, by C or, for a lost C, by outcomes.json."""
     prewrites, commits = {}, {}
     for payload in TXN.binlogs():
         binlog = pb.Binlog.FromString(payload)

@@ -1,5 +1,4 @@
-"""An operator who follows the runbook: a C whose P was lost with a disk ends every pull until it is given up by
-command."""
+"""An operator who follows the runbook: a C whose P was lost with a disk ends all pulls until a command gives it up."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Pullers that are not registered, such as a person's or another tool: GC does not wait for them, and pulls must say
-so."""
+"""Pullers that are not registered, such as a person's tool: GC does not wait for them, and pulls must report that."""
 
 from __future__ import annotations
 
