@@ -160,12 +160,12 @@ class Mvcc:
     def _delete(self, request: pb.DeleteRangeRequest, events: list[pb.Event]) -> pb.DeleteRangeResponse:
         if not request.key:
             raise ValueError("etcdserver: key is not provided")
-        gone = self._select(pb.RangeRequest(key=request.key, range_end=request.range_end))
-        for old in gone:
+        removed = self._select(pb.RangeRequest(key=request.key, range_end=request.range_end))
+        for old in removed:
             self._unset(old.key)
             kv = pb.KeyValue(key=old.key, mod_revision=self.revision + 1)
             events.append(pb.Event(type=pb.Event.DELETE, kv=kv, prev_kv=old))
-        return pb.DeleteRangeResponse(deleted=len(gone), prev_kvs=gone if request.prev_kv else [])
+        return pb.DeleteRangeResponse(deleted=len(removed), prev_kvs=removed if request.prev_kv else [])
 
     def _set(self, kv: pb.KeyValue) -> None:
         if kv.key not in self._live:

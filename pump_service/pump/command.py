@@ -113,17 +113,17 @@ def _forget_pump(args: argparse.Namespace) -> int:
 def _set_aside(config: PumpConfig, *, accept_loss: bool) -> int:
     with contextlib.closing(PdClient(config.pd_urls, tls=config.tls.rpc())) as pd:
         line = pd.tso() + tso.compose(int(config.future_slack_s * 1000))
-    doomed = set_aside(config.data_dir, line) if accept_loss else find_above(config.data_dir, line)
-    for binlog in doomed:
+    binlogs = set_aside(config.data_dir, line) if accept_loss else find_above(config.data_dir, line)
+    for binlog in binlogs:
         when = tso.to_datetime(binlog.ts).isoformat(timespec="seconds") if binlog.ts <= tso.LAST_TS else "after 2099"
         size = len(binlog.payload)
         print(f"{binlog.kind} start_ts={binlog.start_ts} commit_ts={binlog.commit_ts} ({when}), {size} bytes")
-    if not doomed:
+    if not binlogs:
         print(f"no binlog is above {line}")
     elif accept_loss:
-        print(f"{len(doomed)} moved out, copies are in {config.data_dir / 'aside'}; the next start rebuilds the index")
+        print(f"{len(binlogs)} moved out, copies are in {config.data_dir / 'aside'}; the next start rebuilds the index")
     else:
-        print(f"{len(doomed)} are above {line}; --accept-loss moves them out: no window will contain them")
+        print(f"{len(binlogs)} are above {line}; --accept-loss moves them out: no window will contain them")
     return 0
 
 

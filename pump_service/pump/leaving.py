@@ -70,8 +70,8 @@ class Departure:
         except WireError:
             return  # `pumps` reports an unreadable entry; here it can only cost one more window
         for other in others:
-            mine = other.node_id in (self._node_id, *self._joined)
-            if not mine and other.state == "closing" and other.max_commit_ts > self._sealed:
+            is_joined = other.node_id in (self._node_id, *self._joined)
+            if not is_joined and other.state == "closing" and other.max_commit_ts > self._sealed:
                 self._joined.add(other.node_id)
                 self._join(other.node_id, other.max_commit_ts)
 

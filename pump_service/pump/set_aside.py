@@ -67,12 +67,12 @@ def set_aside(data_dir: Path, ts: int) -> list[Stored]:
     """Move out the binlogs of a stopped pump above `ts`; durable on return. Raises as `find_above`, OSError."""
     directory = DataDirectory(data_dir)
     try:
-        doomed = _find_above(data_dir / "value", ts)
-        if doomed:
-            _move_out(data_dir, doomed)
+        binlogs = _find_above(data_dir / "value", ts)
+        if binlogs:
+            _move_out(data_dir, binlogs)
     finally:
         directory.close()
-    return doomed
+    return binlogs
 
 
 def _find_above(values: Path, ts: int) -> list[Stored]:
@@ -94,30 +94,30 @@ def _find_above(values: Path, ts: int) -> list[Stored]:
     return above
 
 
-def _move_out(data_dir: Path, doomed: list[Stored]) -> None:
+def _move_out(data_dir: Path, moved: list[Stored]) -> None:
     aside = data_dir / "aside"
     aside.mkdir(exist_ok=True)
     sync_folder(data_dir)
-    for one in doomed:
+    for one in moved:
         replace_file(aside / f"{one.pointer.fid:06d}-{one.pointer.offset}.binlog", [one.payload])
     # Before the files are changed: an index that knows these binlogs must not survive them.
     shutil.rmtree(data_dir / "kv", ignore_errors=True)
     sync_folder(data_dir)
     for path in _list_files(data_dir / "value"):
-        mine = [one for one in doomed if one.pointer.fid == int(path.stem)]
-        if mine:
-            _rewrite(path, mine)
-    for one in doomed:
+        in_file = [one for one in moved if one.pointer.fid == int(path.stem)]
+        if in_file:
+            _rewrite(path, in_file)
+    for one in moved:
         log.warning(
             "binlog_set_aside_by_command", type=one.kind, start_ts=one.start_ts, commit_ts=one.commit_ts,
             file=f"{one.pointer.fid:06d}.vlog", offset=one.pointer.offset,
         )  # fmt: skip
 
 
-def _rewrite(path: Path, doomed: list[Stored]) -> None:
+def _rewrite(path: Path, binlogs: list[Stored]) -> None:
     files, frame = Files(), _read_frame(path)
     with files.open(path) as file:
-        for one in doomed:
+        for one in binlogs:
             offset = one.pointer.offset
             back = frame.header_at(files.read(file, offset, frame.header_bytes), 0, offset).back
             payload = _empty_binlog(len(one.payload))

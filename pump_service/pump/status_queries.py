@@ -122,13 +122,13 @@ class StatusQueries:
             return [Unreachable(str(error))] * len(entries)
         questions = [self._question_for(entry, now_ts, entry.start_ts in doubted) for entry in entries]
         statuses = self._tikv.ask(questions, now_ts)
-        gone = [
+        expired = [
             place
             for place, (question, status) in enumerate(zip(questions, statuses, strict=True))
             if question.how is How.LOOK and is_expired(status, question.start_ts, now_ts, _GONE_MS)
         ]
-        stronger = [Question(questions[place].start_ts, questions[place].key, How.EXPIRE) for place in gone]
-        for place, status in zip(gone, self._tikv.ask(stronger, now_ts), strict=True):
+        stronger = [Question(questions[place].start_ts, questions[place].key, How.EXPIRE) for place in expired]
+        for place, status in zip(expired, self._tikv.ask(stronger, now_ts), strict=True):
             statuses[place] = status
         return statuses
 

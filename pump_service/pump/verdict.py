@@ -40,10 +40,10 @@ class Verdict:
                 where={"start_ts": start_ts, "commit_ts": commit_ts, "watermark": self._storage.watermark},
                 hint="binlogs at or below the watermark may have landed already",
             )
-        said = self._check_source(prewrite, commit_ts)
+        answer = self._check_source(prewrite, commit_ts)
         self._storage.end(start_ts, commit_ts or None)
         self._metrics.forced.add()
-        log.warning("outcome_forced_by_command", start_ts=start_ts, commit_ts=commit_ts, source_said=said)
+        log.warning("outcome_forced_by_command", start_ts=start_ts, commit_ts=commit_ts, source_said=answer)
 
     def give_up(self, start_ts: int, commit_ts: int) -> None:
         """Give up the C at `commit_ts` of transaction `start_ts`, whose P is missing: pulls skip it; durable on return.
@@ -83,17 +83,17 @@ class Verdict:
             return f"no answer: {error.message}"
         match status:
             case Committed(known) if known != commit_ts:
-                said = f"it committed at {known}"
+                known_outcome = f"it committed at {known}"
             case RolledBack() if commit_ts:
-                said = "it was rolled back"
+                known_outcome = "it was rolled back"
             case Locked():
-                said = "its lock still exists, so it may still commit"
+                known_outcome = "its lock still exists, so it may still commit"
             case Unknown(reason):
                 return reason
             case _:
                 return "the same"
         raise Permanent(
-            f"the source reports another outcome: {said}",
+            f"the source reports another outcome: {known_outcome}",
             where={"start_ts": prewrite.start_ts, "asked_for": commit_ts or "rolled back"},
             hint="the pump itself resolves transactions whose outcome the source knows",
         )

@@ -34,11 +34,11 @@ class SharedClock:
 
     def tso(self) -> int:
         """A fresh timestamp. Raises what the oracle raises."""
-        mine: Future[int] = Future()
+        future: Future[int] = Future()
         with self._changed:
-            self._asking.append(mine)
+            self._asking.append(future)
             self._changed.notify()
-        return mine.result()
+        return future.result()
 
     def close(self) -> None:
         """End the thread; the oracle stays open."""

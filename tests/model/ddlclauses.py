@@ -131,9 +131,9 @@ class Clauses:
         free = [column for column in view.columns if column.id not in view.keyed]
         if len(free) < 2 or not view.keys:
             return None
-        gone = self.random.choice(free)
-        return Clause(f"DROP COLUMN {self.spelt(gone.name)}", {gone.name, view.columns[0].name},
-                      lambda one: one.without_column(gone.id), drops=True)  # fmt: skip
+        dropped = self.random.choice(free)
+        return Clause(f"DROP COLUMN {self.spelt(dropped.name)}", {dropped.name, view.columns[0].name},
+                      lambda one: one.without_column(dropped.id), drops=True)  # fmt: skip
 
     def _modifying(self, live: Live) -> Clause | None:
         view = live.view
@@ -180,10 +180,10 @@ class Clauses:
 
     def _unindexing(self, live: Live) -> Clause | None:
         view = live.view
-        found = [key for key in view.keys if not key.primary]
-        if not found:
+        droppable = [key for key in view.keys if not key.primary]
+        if not droppable:
             return None
-        key = self.random.choice(found)
+        key = self.random.choice(droppable)
         names = {view.column(column).name for column in key.columns}
         return Clause(f"DROP INDEX {self.spelt(key.name)}", {key.name, *names},
                       lambda one: replace(one, keys=tuple(k for k in one.keys if k.id != key.id)),

@@ -20,8 +20,8 @@ _SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
 
 def databases(server: MariaDb) -> list[str]:
     """The databases of the target: the replicated ones and Binlake's own."""
-    found = rows(server, "SELECT schema_name FROM information_schema.schemata")
-    return [name for (name,) in found if name not in _SYSTEM and not name.startswith("copy_of_")]
+    names = rows(server, "SELECT schema_name FROM information_schema.schemata")
+    return [name for (name,) in names if name not in _SYSTEM and not name.startswith("copy_of_")]
 
 
 class Failover:
@@ -89,10 +89,10 @@ def answer_for_partition(server: MariaDb, world: World, shown: State) -> bool:
     if job.action != Action.DROP_PARTITION or table is None:
         return False
     wanted = [one["name"]["O"] for one in table["partition"]["definitions"]]
-    found = rows(server, "SELECT partition_name FROM information_schema.partitions WHERE table_name = %s"
+    present = rows(server, "SELECT partition_name FROM information_schema.partitions WHERE table_name = %s"
                          " AND table_schema NOT LIKE 'copy\\_of\\_%%' ORDER BY partition_ordinal_position",
                  (world.renames.shown("", table["name"]["O"])[1],))  # fmt: skip
-    _say(server, [name for (name,) in found] == wanted)
+    _say(server, [name for (name,) in present] == wanted)
     return True
 
 

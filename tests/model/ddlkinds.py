@@ -188,9 +188,9 @@ class Draw(Clauses):
     def refused(self, live: Live) -> None:
         """A MODIFY that some value prevents: the job is rolled back after a few versions."""
         view = live.view
-        found = [c for c in view.columns if c.type == kinds.TEXT and c.id not in view.keyed]
-        if found:
-            text = f"ALTER TABLE {self.table(view)} MODIFY COLUMN {self.spelt(found[0].name)} INT"
+        texts = [c for c in view.columns if c.type == kinds.TEXT and c.id not in view.keyed]
+        if texts:
+            text = f"ALTER TABLE {self.table(view)} MODIFY COLUMN {self.spelt(texts[0].name)} INT"
             self.world.rolled_back(live, self._log(Action.MODIFY_COLUMN, text, view, self.zone(told=True)), 4)
 
     # -- keys ------------------------------------------------------------------------------------------------------

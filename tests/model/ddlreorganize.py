@@ -65,8 +65,8 @@ def _change(draw: Draw, view: View, zone: str) -> _Change | None:
 def _bounds(view: View, zone: str) -> list[tuple[int, str]]:
     if not view.moments:
         return [(bound, str(bound)) for bound in (-1, 1, 3, 5, 20)]
-    found = [(seconds_of(utc(day, ZONES[zone][0])), f"UNIX_TIMESTAMP(_UTF8MB4'{day}')") for day in _BETWEEN]
-    return [(seconds, literal) for seconds, literal in found if seconds is not None]
+    bounds = [(seconds_of(utc(day, ZONES[zone][0])), f"UNIX_TIMESTAMP(_UTF8MB4'{day}')") for day in _BETWEEN]
+    return [(seconds, literal) for seconds, literal in bounds if seconds is not None]
 
 
 def _part(draw: Draw, name: str, bound: int | None, literal: str) -> Part:

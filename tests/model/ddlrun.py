@@ -104,12 +104,12 @@ class DdlScenario(Scenario):
         """Like any scenario; if a rename into the filter is refused, an operator copies the table."""
         while True:
             try:
-                found = super().converted(lo, hi, target, forms)
+                statements = super().converted(lo, hi, target, forms)
             except TargetRefused as error:
                 hi = self.returns.answer(error, lo, hi, self.ends)
                 continue
-            self.returns.require_answered(found.manifest)
-            return found
+            self.returns.require_answered(statements.manifest)
+            return statements
 
     def attempt(self) -> None:
         """One run of finalize, with a fault of either model or without; an operator answers if it may ask."""
@@ -130,39 +130,39 @@ class DdlScenario(Scenario):
         else:
             super().attempt()
 
-    def failed_over(self, found: Statements) -> None:
+    def failed_over(self, statements: Statements) -> None:
         """The target fails over to a copy of itself that is some transactions older (R-61)."""
         hook = Failover(self.model.server, self.random)
         with suppress(TargetUnavailable, TargetBusy, Fenced):
-            self.apply(found, hook, self.target().model_copy(update={"worker_count": 1}))
+            self.apply(statements, hook, self.target().model_copy(update={"worker_count": 1}))
         self.model.reader.ping(reconnect=True)
         self.model.happened[Kind.FAIL_OVER] += hook.happened
         self._in_doubt |= hook.happened
 
-    def built_anew(self, found: Statements) -> None:
+    def built_anew(self, statements: Statements) -> None:
         """A process dies at a DDL, and meanwhile every table gets another id."""
         with suppress(Crash):
-            self.apply(found, BuiltAnew(self.model.server, self.random))
+            self.apply(statements, BuiltAnew(self.model.server, self.random))
             return
         self._in_doubt = True
         self.model.happened[Kind.TABLE_REBUILT] += 1
 
-    def other_engine(self, found: Statements) -> None:
+    def other_engine(self, statements: Statements) -> None:
         """Somebody converts the tables, or Binlake's own, to MyISAM: no transaction can be rolled back there, so
         nothing may be written.
 
         Not while a DDL may have begun: whether it ran would then be a question for an operator.
         """
         progress = self.standing()[1]
-        if progress is None or progress.is_open or any(batch.phase == Phase.DDL for batch in found.written):
-            self.apply(found)
+        if progress is None or progress.is_open or any(batch.phase == Phase.DDL for batch in statements.written):
+            self.apply(statements)
             return
         server, own = self.model.server, self.random.random() < 0.3
         names = [SCHEMA] if own else replicated(server)
         is_whole = rebuild(server, "MyISAM", names)
         try:
-            self.apply(found)
-            if is_whole and (own or found.manifest.rows):
+            self.apply(statements)
+            if is_whole and (own or statements.manifest.rows):
                 raise Wrong("rows were written where transactions cannot be taken back")
         except Permanent:
             self.model.happened["other engine"] += 1
@@ -171,9 +171,9 @@ class DdlScenario(Scenario):
 
     def compare(self, commit_ts: int) -> None:
         """Raise Wrong if the target differs from the source as it was at `commit_ts`."""
-        expected, found = self.world.at(commit_ts) | self.returns.ahead(commit_ts), self._shown()
-        if found != expected:
-            raise Wrong(f"at {commit_ts}: {_difference(expected, found)}")
+        expected, shown = self.world.at(commit_ts) | self.returns.ahead(commit_ts), self._shown()
+        if shown != expected:
+            raise Wrong(f"at {commit_ts}: {_difference(expected, shown)}")
 
     def _shown(self) -> State:
         with self.model.looking, self.model.reader.cursor() as cursor:

@@ -31,6 +31,6 @@ class Rows:
 def window_ends(rows: Iterable[int], jobs: Iterable[tuple[int, DdlJob]], commits: Iterable[int]) -> list[int]:
     """The ends, ascending; `rows`: commit_ts of transactions, `commits`: of all commits."""
     pulled = Rows(sorted(rows))
-    placed = [WindowDdl.without_binlog(job, ts) for ts, job in jobs if job.took_effect]
-    wanted = sorted({ts + more for ts in commits for more in (0, 1)})
-    return [ts for ts in wanted if landing._lower_before_rows_ahead(pulled, Bounds(0, ts), placed) == ts]  # type: ignore[arg-type]
+    ddls = [WindowDdl.without_binlog(job, ts) for ts, job in jobs if job.took_effect]
+    candidates = sorted({ts + more for ts in commits for more in (0, 1)})
+    return [ts for ts in candidates if landing._lower_before_rows_ahead(pulled, Bounds(0, ts), ddls) == ts]  # type: ignore[arg-type]

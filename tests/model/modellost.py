@@ -56,24 +56,24 @@ def _replay(scenario: Scenario, exit_ts: int) -> None:
         forms = read_position(target, NAME, CLUSTER).forms
         if forms != "safe":
             raise Wrong("plain forms below the exit point")
-        found = scenario.converted(position.commit_ts or 0, hi, target, forms)
-        scenario.apply(found, target=target)
+        statements = scenario.converted(position.commit_ts or 0, hi, target, forms)
+        scenario.apply(statements, target=target)
         scenario.check()
 
 
-def lose_row(scenario: Scenario, found: Statements) -> None:
+def lose_row(scenario: Scenario, statements: Statements) -> None:
     """Lose a row before a window of mode `ordered` in plain forms, and restore it after the window or its refusal."""
     # A merged UPDATE writes the complete missing row: the target is right, and the loss need not be noticed.
     plain = {"mode": "ordered", "safe_mode": "never", "multiple_rows": False}
     target = scenario.target().model_copy(update=plain)
     position = read_position(target, NAME, CLUSTER)
     if position.opened is not None or position.forms != "plain" or not position.commit_ts or scenario.shape.bytewise:
-        scenario.apply(found)
+        scenario.apply(statements)
         return
-    window = scenario.converter.convert(position.commit_ts, found.manifest.hi, target, position.forms)
+    window = scenario.converter.convert(position.commit_ts, statements.manifest.hi, target, position.forms)
     tables = [t for t in scenario.converter.tables(position.commit_ts) if t.identity().kind != "row"]
     if not tables or any(batch.phase == Phase.DDL for batch in window.written):
-        scenario.apply(found)
+        scenario.apply(statements)
         return
     scenario.pinned[window.manifest.digest()] = window
     table = scenario.random.choice(tables)

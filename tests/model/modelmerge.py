@@ -295,15 +295,15 @@ class MergingConverter(Converter):
                 batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
         made = add_columns(batch.take(), extras_of_window(schemas, Naming(self.rules), self.locks, lo))
         own = pa.Table.from_batches([made])
-        found: Events = {}
+        events: Events = {}
         for row in self._placed(own, lo, hi).to_pylist(maps_as_pydicts="strict"):
             # A column that a row in the lake does not have is NULL.
             absent = dict.fromkeys(POOL)
             images = (None if row[side] is None else {**absent, **row[side]} for side in ("before", "after"))
             event = RowEvent(*(row[name] for name in ("commit_ts", "start_ts", "seq", "op")), *images)
-            found.setdefault((row["db"], row["table"]), []).append(event)
+            events.setdefault((row["db"], row["table"]), []).append(event)
         self._decoded += (own,)
-        return planned, found
+        return planned, events
 
     def _placed(self, own: pa.Table, lo: int, hi: int) -> pa.Table:
         parts = [own]

@@ -157,13 +157,13 @@ class Scenario:
     def attempt(self) -> None:
         """One run of finalize, with or without a fault."""
         fault = self.random.choice(_FAULTS) if self.shape.faults and self.random.random() < 0.5 else None
-        found = self.next_window()
+        statements = self.next_window()
         if self.shape.faults and self.random.random() < 0.3:
-            self.changed(found)
+            self.changed(statements)
         if fault is not None:
-            fault(self, found)
+            fault(self, statements)
         else:
-            self.apply(found)
+            self.apply(statements)
         self.check()
 
     def next_window(self) -> Statements:
@@ -175,9 +175,9 @@ class Scenario:
         lo = position.commit_ts or 0
         later = [ts for ts in self.ends if ts > max(lo, self.least - 1)]
         hi = later[min(int(self.random.expovariate(0.15)), len(later) - 1)]
-        found = self.converted(lo, hi, target, position.forms)
-        self.pinned[found.manifest.digest()] = found
-        return found
+        statements = self.converted(lo, hi, target, position.forms)
+        self.pinned[statements.manifest.digest()] = statements
+        return statements
 
     def converted(self, lo: int, hi: int, target: Target, forms: str) -> Statements:
         """The window (lo, hi], or the largest possible part of it."""
@@ -196,9 +196,9 @@ class Scenario:
             "max_segment_rows": 8 if mode == "auto" else 1000,
         })  # fmt: skip
 
-    def apply(self, found: Statements, hook: Hook | None = None, target: Target | None = None) -> None:
+    def apply(self, statements: Statements, hook: Hook | None = None, target: Target | None = None) -> None:
         """Like finalize: check what the manifest pins, then apply."""
-        apply_window(target or self.target(), found.manifest, found.checked(found.manifest), hook=hook)
+        apply_window(target or self.target(), statements.manifest, statements.checked(statements.manifest), hook=hook)
 
     # -- what must hold ---------------------------------------------------------------------------------------------
 
@@ -244,29 +244,29 @@ class Scenario:
         expected: Any = self.source.at(commit_ts)
         tables = self.converter.tables(commit_ts)
         with self.model.looking, self.model.reader.cursor() as cursor:
-            found: State = {table.name: shown_rows(cursor, DB, table) for table in tables}
-        if found != expected:
-            names = [name for name in expected if found.get(name) != expected[name]]
-            raise Wrong(f"at {commit_ts}: {[(n, found.get(n), 'is not', expected[n]) for n in names]}")
+            shown: State = {table.name: shown_rows(cursor, DB, table) for table in tables}
+        if shown != expected:
+            names = [name for name in expected if shown.get(name) != expected[name]]
+            raise Wrong(f"at {commit_ts}: {[(n, shown.get(n), 'is not', expected[n]) for n in names]}")
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
-    def crash(self, found: Statements) -> None:
+    def crash(self, statements: Statements) -> None:
         """The process dies at a step."""
         with suppress(Crash):
-            self.faulty(found, self._die)
+            self.faulty(statements, self._die)
         self.model.happened[Kind.APPLY_DIES] += 1
 
-    def killed(self, found: Statements) -> None:
+    def killed(self, statements: Statements) -> None:
         """All connections break at a step."""
         with suppress(TargetUnavailable, TargetBusy, Fenced):
-            self.faulty(found, self._kill)
+            self.faulty(statements, self._kill)
         self.model.happened[Kind.CONNECTIONS_KILLED] += 1
 
-    def woken(self, found: Statements) -> None:
+    def woken(self, statements: Statements) -> None:
         """The process is suspended at a step, another one takes over for some windows, then the first one resumes."""
         with suppress(TargetUnavailable, TargetBusy, Fenced, LeaseHeld):
-            self.faulty(found, self._succeed)
+            self.faulty(statements, self._succeed)
         self.model.happened[Kind.LATE_OWNER] += 1
 
     def changed(self, found: Statements) -> None:
@@ -298,11 +298,11 @@ class Scenario:
             return
         raise Wrong("statements changed after some of them were applied, and nobody noticed")
 
-    def faulty(self, found: Statements, act: Callable[[], None]) -> None:
+    def faulty(self, statements: Statements, act: Callable[[], None]) -> None:
         """A run with a random fault."""
         target = self.target()
-        atomic = target.mode == "atomic" and not any(plan.ordered for plan in found.plans)
-        self.apply(found, self.at_step(act, atomic), target)
+        atomic = target.mode == "atomic" and not any(plan.ordered for plan in statements.plans)
+        self.apply(statements, self.at_step(act, atomic), target)
 
     def at_step(self, act: Callable[[], None], atomic: bool) -> Hook:
         """Call `act` at one random step of the run, and check the target at another."""

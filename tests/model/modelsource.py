@@ -287,11 +287,11 @@ class Source:
         free = [one for one in table.fields if one.col.name not in table.keyed]
         if len(free) < 2:
             return
-        gone = self.random.choice(free)
-        table.fields.remove(gone)
+        dropped = self.random.choice(free)
+        table.fields.remove(dropped)
         for line in table.lines:
-            line.row = {name: text for name, text in line.row.items() if name != gone.col.name}
-        self._altered(table, Action.DROP_COLUMN, f"ALTER TABLE `{table.name}` DROP COLUMN `{gone.col.name}`")
+            line.row = {name: text for name, text in line.row.items() if name != dropped.col.name}
+        self._altered(table, Action.DROP_COLUMN, f"ALTER TABLE `{table.name}` DROP COLUMN `{dropped.col.name}`")
 
     def add_unique(self, table: Table) -> None:
         """ADD UNIQUE, if no two rows prevent it."""

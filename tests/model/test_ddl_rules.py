@@ -53,10 +53,10 @@ def renamed_out_kept(patch: pytest.MonkeyPatch) -> None:
 
 def renamed_in_unseen(patch: pytest.MonkeyPatch) -> None:
     """A RENAME takes a table whose rows the target lacks into the filter, and nobody is asked."""
-    found = judging.Judge._judge_rename_across_filter
+    judge = judging.Judge._judge_rename_across_filter
 
     def passed(*given: Any) -> LandedDdl | None:
-        judged = found(*given)
+        judged = judge(*given)
         refused = judged is not None and judged.decision == "refused"
         return replace(judged, decision="skip", reason=RENAMED_IN) if judged is not None and refused else judged
 
@@ -65,8 +65,8 @@ def renamed_in_unseen(patch: pytest.MonkeyPatch) -> None:
 
 def always_utc(patch: pytest.MonkeyPatch) -> None:
     """Every DDL counts as one of a session at +00:00."""
-    found = SourceSession.of
-    patch.setattr(SourceSession, "of", lambda *given: replace(found(*given), zone="+00:00"))
+    session_of = SourceSession.of
+    patch.setattr(SourceSession, "of", lambda *given: replace(session_of(*given), zone="+00:00"))
 
 
 def defaults_as_written(patch: pytest.MonkeyPatch) -> None:

@@ -44,8 +44,8 @@ def target(mariadb: MariaDb) -> Iterator[Target]:
     mariadb.wipe()
 
 
-def finalize(target: Target, found: Statements) -> Any:
-    return apply_window(target, found.manifest, found.checked(found.manifest))
+def finalize(target: Target, statements: Statements) -> Any:
+    return apply_window(target, statements.manifest, statements.checked(statements.manifest))
 
 
 def test_the_target_runs_the_replacement_and_later_rows_are_applied(mariadb: MariaDb, target: Target) -> None:
@@ -57,14 +57,14 @@ def test_the_target_runs_the_replacement_and_later_rows_are_applied(mariadb: Mar
     assert [ddl.decision for ddl in planned] == ["apply", "apply", "replaced"]
     assert "schema history keeps the source's" in planned[-1].alert
     assert [c.name for c in planned[-1].after.tables[0].columns] == ["id", "v", "w"]
-    found = converter.convert(0, LAST, target, "safe")
-    result = finalize(target, found)
+    statements = converter.convert(0, LAST, target, "safe")
+    result = finalize(target, statements)
     assert (result.ddls, result.replaced, result.ignored) == (3, 1, [])
     assert rows(mariadb, "SELECT * FROM d.t ORDER BY id") == [(1, "a", 5), (2, "b", 5), (3, "c", 7)]
     assert rows(mariadb, "SHOW INDEX FROM d.t WHERE Key_name = 'by_w'")
 
 
-def _crash(target: Target, found: Statements, step: str) -> None:
+def _crash(target: Target, statements: Statements, step: str) -> None:
     """Crash an attempt to apply when it passes `step` for the third time."""
 
     class Crash(Exception):
@@ -77,13 +77,13 @@ def _crash(target: Target, found: Statements, step: str) -> None:
             raise Crash
 
     with pytest.raises(Crash):
-        apply_window(target, found.manifest, found, hook=hook)
+        apply_window(target, statements.manifest, statements, hook=hook)
 
 
-def _apply_with_a_crash(target: Target, found: Statements, step: str) -> None:
+def _apply_with_a_crash(target: Target, statements: Statements, step: str) -> None:
     """Apply; the first attempt crashes, the second one succeeds."""
-    _crash(target, found, step)
-    assert apply_window(target, found.manifest, found).state == "applied"
+    _crash(target, statements, step)
+    assert apply_window(target, statements.manifest, statements).state == "applied"
 
 
 @pytest.mark.parametrize("step", ["intent", "ddl_executed", "ddl_done"])
@@ -91,8 +91,8 @@ def test_a_crash_around_a_replacement_runs_it_once(mariadb: MariaDb, target: Tar
     # R-04: the result of the statement is not known, only whether anything changed
     story = Story()
     own = "ALTER TABLE t ADD COLUMN w INT, ADD COLUMN own INT"
-    found = story.converter(**replaced(story.ddl_ts, own)).convert(0, story.ddl_ts, target, "safe")
-    _apply_with_a_crash(target, found, step)
+    statements = story.converter(**replaced(story.ddl_ts, own)).convert(0, story.ddl_ts, target, "safe")
+    _apply_with_a_crash(target, statements, step)
     assert [name for name, *_ in rows(mariadb, "SHOW COLUMNS FROM d.t")] == ["id", "v", "w", "own"]
 
 
@@ -111,20 +111,20 @@ def test_a_change_by_someone_else_does_not_count_as_the_replacement(
 ) -> None:  # R-04
     story = Story()
     execute(mariadb, "CREATE DATABASE d", "CREATE TABLE d.u (id INT PRIMARY KEY)")
-    found = story.converter(**replaced(story.ddl_ts, OWN[own])).convert(0, story.ddl_ts, target, "safe")
+    statements = story.converter(**replaced(story.ddl_ts, OWN[own])).convert(0, story.ddl_ts, target, "safe")
 
-    _crash(target, found, step)
+    _crash(target, statements, step)
     meddled = "d.u" if own == "drop" and step == "intent" else "d.t"
     execute(mariadb, f"ALTER TABLE {meddled} COMMENT = 'theirs'")
     if own == "drop" and step == "ddl_executed":
-        assert apply_window(target, found.manifest, found).state == "applied"
+        assert apply_window(target, statements.manifest, statements).state == "applied"
         return
     with pytest.raises(Permanent, match="nothing proves that this is its result") as stopped:
-        apply_window(target, found.manifest, found)
+        apply_window(target, statements.manifest, statements)
     # The remedy in the hint works.
     assert "set ddl_state in tidb_binlog.binlake_progress to 'done'" in stopped.value.hint
     execute(mariadb, f"UPDATE tidb_binlog.binlake_progress SET ddl_state = '{'done' if step != 'intent' else ''}'")
-    assert apply_window(target, found.manifest, found).state == "applied"
+    assert apply_window(target, statements.manifest, statements).state == "applied"
     if own == "alter":
         assert [name for name, *_ in rows(mariadb, "SHOW COLUMNS FROM d.t")] == ["id", "v", "w", "own"]
 
@@ -146,7 +146,7 @@ def test_an_injected_statement_runs_before_the_changes_of_its_commit_ts(mariadb:
     assert [ddl.segment for ddl in planned] == [1, 2, 3, 4, 5, 6]
     assert planned[2].touched == ["d.t"]
     assert "ddl-injection" in planned[2].alert
-    found = converter.convert(0, LAST, target, "safe")
+    statements = converter.convert(0, LAST, target, "safe")
     seen: list[tuple[str, str]] = []
 
     def hook(passed: str) -> None:
@@ -154,7 +154,7 @@ def test_an_injected_statement_runs_before_the_changes_of_its_commit_ts(mariadb:
             [(text,)] = rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint")
             seen.append((str(json.loads(text)["commitTS"]), ",".join(sorted(_indexes(mariadb)))))
 
-    result = apply_window(target, found.manifest, found, hook=hook)
+    result = apply_window(target, statements.manifest, statements, hook=hook)
     assert (result.ddls, result.injected, result.replaced) == (6, 3, 0)
     # DESIGN 3.8: after an injected statement, its commit_ts is not replicated yet.
     assert seen[2:] == [(str(story.ddl_ts - 1), "PRIMARY,by_v"), (str(story.ddl_ts), "PRIMARY,by_v"),
@@ -163,8 +163,8 @@ def test_an_injected_statement_runs_before_the_changes_of_its_commit_ts(mariadb:
 
 
 def _indexes(server: MariaDb) -> set[str]:
-    found = rows(server, "SELECT index_name FROM information_schema.statistics WHERE table_schema = 'd'")
-    return {name for (name,) in found}
+    names = rows(server, "SELECT index_name FROM information_schema.statistics WHERE table_schema = 'd'")
+    return {name for (name,) in names}
 
 
 @pytest.mark.parametrize("step", ["intent", "ddl_executed", "ddl_done"])
@@ -172,8 +172,8 @@ def test_a_crash_around_an_injected_statement_runs_it_once(mariadb: MariaDb, tar
     # U-15, R-04
     story = Story()
     own = injected((story.ddl_ts, "CREATE INDEX own ON t (v)"))
-    found = story.converter(**own).convert(0, story.ddl_ts, target, "safe")
-    _apply_with_a_crash(target, found, step)
+    statements = story.converter(**own).convert(0, story.ddl_ts, target, "safe")
+    _apply_with_a_crash(target, statements, step)
     assert _indexes(mariadb) == {"PRIMARY", "own"}
     assert [name for name, *_ in rows(mariadb, "SHOW COLUMNS FROM d.t")] == ["id", "v", "w"]
 
@@ -229,11 +229,13 @@ def _cuts(story: Story, own: Rules) -> list[LandedDdl]:
 
 def test_an_error_of_the_operators_own_statement_is_never_ignored(mariadb: MariaDb, target: Target) -> None:
     story = Story()
-    found = story.converter(**replaced(story.ddl_ts, "ALTER TABLE t ADD COLUMN v INT")).convert(0, LAST, target, "safe")
+    statements = story.converter(**replaced(story.ddl_ts, "ALTER TABLE t ADD COLUMN v INT")).convert(
+        0, LAST, target, "safe"
+    )
     with pytest.raises(
         TargetRefused, match=r"the replacement of a DDL failed: .*Duplicate column.*its statement was not"
     ):
-        finalize(target, found)
+        finalize(target, statements)
     assert rows(mariadb, "SELECT COUNT(*) FROM d.t") == [(2,)]
 
 
@@ -246,10 +248,10 @@ def test_a_window_stuck_at_a_refused_ddl_is_released_and_continues_with_the_repl
     first = story.converter().convert(0, LAST, target, "safe")
     with pytest.raises(TargetRefused, match=f"a DDL failed.*ddl_commit_ts={story.ddl_ts}.*SPARSELY"):
         finalize(target, first)
-    stands = shown(capsys, "show", "--replication", config)
-    assert (stands["commit_ts"], stands["state"]) == (str(story.ddl_ts), "intent")
-    assert "SPARSELY" in stands["pinned"]
-    assert stands["what"].startswith("not known")
+    window_state = shown(capsys, "show", "--replication", config)
+    assert (window_state["commit_ts"], window_state["state"]) == (str(story.ddl_ts), "intent")
+    assert "SPARSELY" in window_state["pinned"]
+    assert window_state["what"].startswith("not known")
     second = story.converter(**replaced(story.ddl_ts, "ALTER TABLE t ADD COLUMN w INT(11) NULL COMMENT 'own'"))
     cuts = plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, second.rules)
     anew = second.convert(0, LAST, target, "safe")
@@ -263,8 +265,8 @@ def test_a_window_stuck_at_a_refused_ddl_is_released_and_continues_with_the_repl
         binlake_ddl("release", "--replication", config, "--commit-ts", str(story.ddl_ts))
     execute(mariadb, "ALTER TABLE d.t DROP COLUMN half")
     release = ("release", "--replication", config, "--commit-ts", str(story.ddl_ts))
-    said = shown(capsys, *release)
-    assert said["next_window_from"] == str(story.ddl_ts - 1)
+    output = shown(capsys, *release)
+    assert output["next_window_from"] == str(story.ddl_ts - 1)
     with pytest.raises(CheckpointConflict, match="no window is open"):
         binlake_ddl(*release)
     (event,) = WindowLog(LakePaths(str(tmp_path / "lake" / NAME))).events(stage="release")
@@ -284,31 +286,31 @@ def test_ddl_of_one_commit_ts_are_distinguished_and_those_that_ran_do_not_run_ag
     config = written(tmp_path, target)
     with open(config, "a") as file:
         file.write(f'[[ddl-injection]]\ncommit-ts = "{story.ddl_ts}"\nsql = "{own}"\ndb = "d"\n')
-    found = story.converter(**injected((story.ddl_ts, own))).convert(0, LAST, target, "safe")
+    statements = story.converter(**injected((story.ddl_ts, own))).convert(0, LAST, target, "safe")
     with pytest.raises(TargetRefused, match="SPARSELY"):
-        finalize(target, found)
-    lines = [(b.segment, int(b.phase), b.kind) for b in found.written if b.phase == Phase.DDL]
+        finalize(target, statements)
+    lines = [(b.segment, int(b.phase), b.kind) for b in statements.written if b.phase == Phase.DDL]
     segments, phases, kinds = (list(column) for column in zip(*lines, strict=True))
     table = {"window": [f"0-{LAST}"] * len(lines), "segment": segments, "phase": phases, "kind": kinds}
     write_deltalake(LakePaths(str(tmp_path / "lake" / NAME)).table("statement"), pa.table(table))
     assert shown(capsys, "show", "--replication", config)["what"] == "a DDL of the source"
-    said = shown(capsys, "release", "--replication", config, "--commit-ts", str(story.ddl_ts))
-    assert f"from the configuration, or they run again: {own}" in said["next"]
+    output = shown(capsys, "release", "--replication", config, "--commit-ts", str(story.ddl_ts))
+    assert f"from the configuration, or they run again: {own}" in output["next"]
 
 
 def test_changes_are_reduced_within_a_segment_and_never_across_a_ddl() -> None:
     # S4-11: a row before ADD COLUMN and the same row after it are two net changes
     story = Story(again=True)
-    found = story.converter().convert(0, LAST, Target(db_type="mariadb"), "safe")  # type: ignore[call-arg]
-    writes = [(b.segment, b.rows) for b in found.written if b.phase == Phase.WRITE]
+    statements = story.converter().convert(0, LAST, Target(db_type="mariadb"), "safe")  # type: ignore[call-arg]
+    writes = [(b.segment, b.rows) for b in statements.written if b.phase == Phase.WRITE]
     assert writes == [(2, 2), (3, 2)]
 
 
 def test_a_replacement_must_be_one_ddl_for_a_ddl_that_would_run() -> None:
     story = Story()
-    for sql, said in [("DELETE FROM t", "not one DDL"), ("DROP TABLE a; DROP TABLE b", "not one DDL"),
+    for sql, message in [("DELETE FROM t", "not one DDL"), ("DROP TABLE a; DROP TABLE b", "not one DDL"),
                       ("/* nothing */", "not one DDL"), ("ALTER TABLE t ADD 'x", "cannot be read")]:  # fmt: skip
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             rules(**replaced(1, sql))
     with pytest.raises(ConfigError, match="two replacements"):
         rules(**{"ddl-replacement": 2 * replaced(1, "DROP TABLE t")["ddl-replacement"]})
@@ -327,12 +329,12 @@ def test_an_ignored_ddl_changes_nothing_and_rows_wait_for_the_operator(
     story = Story()
     converter = story.converter(filter={"ignore-txn-commit-ts": [str(story.ddl_ts)]})
     converter.ignored = (story.ddl_ts,)
-    found = converter.convert(0, LAST, target, "safe")
+    statements = converter.convert(0, LAST, target, "safe")
     with pytest.raises(Drift, match="column w is missing"):
-        finalize(target, found)
+        finalize(target, statements)
     assert rows(mariadb, "SELECT COUNT(*) FROM d.t") == [(2,)]
     execute(mariadb, "ALTER TABLE d.t ADD COLUMN w INT(11)")
-    finalize(target, found)
+    finalize(target, statements)
     assert rows(mariadb, "SELECT id, w FROM d.t ORDER BY id") == [(1, None), (2, None), (3, 7)]
 
 
@@ -341,19 +343,19 @@ def test_without_sync_ddl_rows_wait_for_definitions_from_the_other_side(
 ) -> None:  # tidb-binlog 5.11, R-47
     story = Story()
     converter = story.converter(loopback={"sync-ddl": False})
-    found = converter.convert(0, LAST, target, "safe")
-    assert ddls(found) == []
+    statements = converter.convert(0, LAST, target, "safe")
+    assert ddls(statements) == []
     execute(mariadb, "CREATE DATABASE d", "CREATE TABLE d.t (id INT(11) PRIMARY KEY, v VARCHAR(64))")
     with pytest.raises(Drift, match="column w is missing"):
-        finalize(target, found)
+        finalize(target, statements)
     assert rows(mariadb, "SELECT * FROM d.t ORDER BY id") == [(1, "a"), (2, "b")]
     execute(mariadb, "ALTER TABLE d.t ADD COLUMN w INT(11)")
-    assert finalize(target, found).ddls == 0
+    assert finalize(target, statements).ddls == 0
     assert rows(mariadb, "SELECT * FROM d.t ORDER BY id") == [(1, "a", None), (2, "b", None), (3, "c", 7)]
 
 
-def ddls(found: Statements) -> list[Any]:
-    return [batch for batch in found.written if batch.phase == Phase.DDL]
+def ddls(statements: Statements) -> list[Any]:
+    return [batch for batch in statements.written if batch.phase == Phase.DDL]
 
 
 def written(folder: Path, target: Target) -> str:
@@ -375,5 +377,5 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]
     """The command's output after its log lines."""
     capsys.readouterr()
     assert binlake_ddl(*arguments, "--output", "json") == 0
-    found: dict[str, str] = json.loads("{" + capsys.readouterr().out.partition("{")[2])
-    return found
+    state: dict[str, str] = json.loads("{" + capsys.readouterr().out.partition("{")[2])
+    return state

@@ -20,9 +20,9 @@ SEEDS, SOAKED, FIRST = 6, 200, 500
 def mysql_model(mysql_target: MySql) -> Iterator[DdlModel]:
     """Both models on the session's MySQL."""
     mysql_target.wipe()
-    found = DdlModel(mysql_target, "mysql")
-    yield found
-    found.close()
+    model = DdlModel(mysql_target, "mysql")
+    yield model
+    model.close()
 
 
 # Some conversions of stored values cannot be expressed in MySQL and are refused (docs/understand/target-mapping.md).

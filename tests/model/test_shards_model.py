@@ -40,8 +40,8 @@ def run_optimistic(server: MariaDb, seed: int) -> None:
             for _ in range(random.randint(1, 6)):
                 draw(shards, shards.draw_ddl)
             hi = shards.w.clock()
-            found = converter_of(shards, random, "optimistic").convert(lo, hi, target, "safe")
-            apply_window(target, found.manifest, found)
+            statements = converter_of(shards, random, "optimistic").convert(lo, hi, target, "safe")
+            apply_window(target, statements.manifest, statements)
             if differences := list(shards.differences()):
                 raise Wrong(f"at {hi}: {differences}")
             lo = hi
@@ -64,8 +64,8 @@ def run_pessimistic(server: MariaDb, seed: int) -> int:
             while differences:
                 hi, converter.source = shards.w.clock(), log_of(shards.w)
                 converter._states.clear()
-                found = converter.convert(lo, hi, target, "safe")
-                apply_window(target, found.manifest, found)
+                statements = converter.convert(lo, hi, target, "safe")
+                apply_window(target, statements.manifest, statements)
                 lo, differences = hi, list(shards.held_differences())
                 if differences and not shards.may_follow:
                     raise Wrong(f"at {hi}: {differences}")

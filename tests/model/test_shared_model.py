@@ -121,12 +121,12 @@ class Shards:
                 return True
             if is_clash:
                 raise Wrong(f"a key of both tables at {self.history.clash} passed in {lo}-{hi}")
-            found = self.converter.convert(lo, hi, self.target, "safe")
-            apply_window(self.target, found.manifest, found)
+            statements = self.converter.convert(lo, hi, self.target, "safe")
+            apply_window(self.target, statements.manifest, statements)
             wanted = next(held for ts, held in self.history.states if ts == hi)
-            there = {int(key): str(name) for key, name in rows(self.server, "SELECT id, name FROM xs.t")}
-            if there != wanted:
-                raise Wrong(f"at {hi}: {there}, not {wanted}")
+            present = {int(key): str(name) for key, name in rows(self.server, "SELECT id, name FROM xs.t")}
+            if present != wanted:
+                raise Wrong(f"at {hi}: {present}, not {wanted}")
             lo = hi
         return False
 

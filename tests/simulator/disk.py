@@ -52,31 +52,31 @@ class Disk:
 
     def wrote(self, inode: int, begin: int, end: int) -> None:
         """Bytes in the cache are new; the next sync writes them."""
-        kept = self.file(inode)
-        kept.lost = [piece for a, b in kept.lost for piece in ((a, min(b, begin)), (max(a, end), b)) if a < b]
-        kept.lost = [(a, b) for a, b in kept.lost if a < b]
+        platter = self.file(inode)
+        platter.lost = [piece for a, b in platter.lost for piece in ((a, min(b, begin)), (max(a, end), b)) if a < b]
+        platter.lost = [(a, b) for a, b in platter.lost if a < b]
 
     def cut(self, inode: int, size: int) -> None:
         """The file was truncated."""
-        kept = self.file(inode)
-        kept.lost = [(a, min(b, size)) for a, b in kept.lost if a < size]
+        platter = self.file(inode)
+        platter.lost = [(a, min(b, size)) for a, b in platter.lost if a < size]
 
     def sync(self, inode: int, content: bytes, *, fails: bool) -> None:
         """The dirty parts of `content` reach the platter, or, if the sync fails, do not but count as clean."""
-        kept = self.file(inode)
+        platter = self.file(inode)
         if fails:
-            kept.lost = [*kept.lost, *_differences(kept.synced, content)]
+            platter.lost = [*platter.lost, *_differences(platter.synced, content)]
             return
         fresh = bytearray(content)
-        for a, b in kept.lost:
-            old = bytes(kept.synced[a:b])
+        for a, b in platter.lost:
+            old = bytes(platter.synced[a:b])
             fresh[a:b] = old + bytes(max(0, min(b, len(fresh)) - a - len(old)))
-        kept.synced = fresh
+        platter.synced = fresh
 
     def is_synced(self, path: Path) -> bool:
         """Whether the platter has all of a file."""
-        kept = self.file(path.stat().st_ino)
-        return not kept.lost and bytes(kept.synced) == path.read_bytes()
+        platter = self.file(path.stat().st_ino)
+        return not platter.lost and bytes(platter.synced) == path.read_bytes()
 
     def sync_names(self, folder: Path) -> None:
         """Make the names in `folder` durable."""
@@ -89,9 +89,9 @@ class Disk:
         data[at] ^= 1 << random.randrange(8)
         with path.open("r+b") as file:
             file.write(data)
-        kept = self.file(path.stat().st_ino)
-        if at < len(kept.synced):
-            kept.synced[at] = data[at]
+        platter = self.file(path.stat().st_ino)
+        if at < len(platter.synced):
+            platter.synced[at] = data[at]
         return at
 
     def clear(self) -> None:
@@ -138,8 +138,8 @@ class Disk:
         return bytes(self.file(inode).synced)
 
     def _survivor(self, inode: int, cached: bytes, random: Random) -> bytes:
-        kept = self.file(inode)
-        synced = bytes(kept.synced)
+        platter = self.file(inode)
+        synced = bytes(platter.synced)
         if cached == synced:
             return synced
         size = random.randint(min(len(synced), len(cached)), max(len(synced), len(cached)))
@@ -147,7 +147,7 @@ class Disk:
         for a, b in _differences(synced, cached):
             for sector in range(a // self._sector, -(-min(b, size) // self._sector)):
                 at, end = max(a, sector * self._sector), min((sector + 1) * self._sector, b, size)
-                if random.random() < 0.7 and not any(x < end and at < y for x, y in kept.lost):
+                if random.random() < 0.7 and not any(x < end and at < y for x, y in platter.lost):
                     data[at:end] = cached[at:end].ljust(end - at, b"\0")
         return bytes(data)
 

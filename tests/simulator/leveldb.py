@@ -81,8 +81,12 @@ class Level:
     def lose_power(self, random: Random) -> None:
         """Lose any subset of the unsynced batches."""
         for one in self.logs:
-            kept = [batch for n, batch in enumerate(one.batches) if n < one.synced or random.random() < 0.6]
-            one.batches, one.synced, one.hole = kept, len(kept), None if one.hole is None else min(one.hole, len(kept))
+            surviving = [batch for n, batch in enumerate(one.batches) if n < one.synced or random.random() < 0.6]
+            one.batches, one.synced, one.hole = (
+                surviving,
+                len(surviving),
+                None if one.hole is None else min(one.hole, len(surviving)),
+            )
 
 
 def _apply(content: dict[bytes, bytes], batch: Operations) -> None:

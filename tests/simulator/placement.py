@@ -180,9 +180,9 @@ class SimulatedWatch:
             except RpcError as error:
                 kind = LostRange if error.status is Status.OUT_OF_RANGE else SourceUnavailable
                 raise kind(f"the watch ended: {error.message}") from None
-            found = pb.WatchResponse.FromString(answer)
-            self._request.start_revision = max(self._request.start_revision, found.header.revision + 1)
-            for event in found.events:
+            response = pb.WatchResponse.FromString(answer)
+            self._request.start_revision = max(self._request.start_revision, response.header.revision + 1)
+            for event in response.events:
                 yield event.kv.mod_revision, event
 
 

@@ -97,10 +97,10 @@ class Truth:
 
     def begin(self, start_ts: int, binlog: pb.Binlog) -> Transaction:
         """The transaction acquires its locks."""
-        found = self.transactions[start_ts] = Transaction(start_ts, digest(binlog), binlog.prewrite_key)
+        transaction = self.transactions[start_ts] = Transaction(start_ts, digest(binlog), binlog.prewrite_key)
         if self.tikv is not None:
-            self.tikv.lock(start_ts, found.key)
-        return found
+            self.tikv.lock(start_ts, transaction.key)
+        return transaction
 
     def leave(self, transaction: Transaction) -> None:
         """The transaction's TiDB died: whoever finds the lock rolls it back."""
@@ -135,16 +135,16 @@ class Truth:
         self._scheduler.sleep(self._scheduler.random.random() * 0.01)
         if self.source_away:
             raise SourceUnavailable("TiKV cannot be reached")
-        found = self.transactions.get(start_ts)
-        if found is None:
+        transaction = self.transactions.get(start_ts)
+        if transaction is None:
             return Absent()
-        if found.state == _OPEN:
-            if not found.left_at or self._scheduler.now - found.left_at < self._lock_s:
+        if transaction.state == _OPEN:
+            if not transaction.left_at or self._scheduler.now - transaction.left_at < self._lock_s:
                 return Locked(int(self._lock_s * 1000))
-            self.roll_back(found, protected=True)
-        if found.state == _COMMITTED:
-            return Committed(found.commit_ts)
-        return RolledBack() if found.protected else Absent()
+            self.roll_back(transaction, protected=True)
+        if transaction.state == _COMMITTED:
+            return Committed(transaction.commit_ts)
+        return RolledBack() if transaction.protected else Absent()
 
     # acks
 
@@ -167,8 +167,8 @@ class Truth:
         self.acks += 1
         if binlog.tp == pb.Prewrite:
             store.prewrites[binlog.start_ts] = digest(binlog)
-            found = self.transactions.get(binlog.start_ts)
-            if found is not None and not found.commit_ts and found.state == _OPEN:
+            transaction = self.transactions.get(binlog.start_ts)
+            if transaction is not None and not transaction.commit_ts and transaction.state == _OPEN:
                 store.waiting.add(binlog.start_ts)
         elif binlog.tp == pb.Commit:
             store.commits[binlog.commit_ts] = binlog.start_ts
@@ -184,8 +184,8 @@ class Truth:
                 raise Wrong(f"{name}: another binlog replaced the acked P {start_ts}")
         for commit_ts, start_ts in store.commits.items():
             if commit_ts > gc_ts:
-                found = _stored(storage, commit_ts, f"acked C {commit_ts}", name)
-                if found.start_ts != start_ts or found.tp != pb.Commit:
+                stored = _stored(storage, commit_ts, f"acked C {commit_ts}", name)
+                if stored.start_ts != start_ts or stored.tp != pb.Commit:
                     raise Wrong(f"{name}: another binlog replaced the acked C {commit_ts} of {start_ts}")
 
     # watermarks
@@ -199,11 +199,11 @@ class Truth:
         if watermark > self.given:
             raise Wrong(f"{name}: watermark {watermark} is above every timestamp given ({self.given})")
         for start_ts in store.waiting:
-            found = self.transactions[start_ts]
-            late = found.state == _COMMITTED and storage.index.gc_ts < found.commit_ts <= watermark
-            if late and storage.index.pointer(found.commit_ts) is None and not store.damaged:
+            transaction = self.transactions[start_ts]
+            late = transaction.state == _COMMITTED and storage.index.gc_ts < transaction.commit_ts <= watermark
+            if late and storage.index.pointer(transaction.commit_ts) is None and not store.damaged:
                 raise Wrong(
-                    f"{name}: watermark {watermark} passed the open P {start_ts}, committed at {found.commit_ts}"
+                    f"{name}: watermark {watermark} passed the open P {start_ts}, committed at {transaction.commit_ts}"
                 )
 
     # pulls
@@ -211,10 +211,10 @@ class Truth:
     def check_pulled(self, name: str, commit_ts: int, start_ts: int, payload: bytes) -> None:
         """Check that a pulled binlog was committed, at that commit_ts, with those bytes, and is equal in every pull."""
         binlog = pb.Binlog.FromString(payload)
-        found = self.transactions.get(start_ts)
-        if found is None or found.state != _COMMITTED or found.commit_ts != commit_ts:
-            raise Wrong(f"{name} released {start_ts} at {commit_ts}, which was not committed so: {found}")
-        if found.value != digest(binlog):
+        transaction = self.transactions.get(start_ts)
+        if transaction is None or transaction.state != _COMMITTED or transaction.commit_ts != commit_ts:
+            raise Wrong(f"{name} released {start_ts} at {commit_ts}, which was not committed so: {transaction}")
+        if transaction.value != digest(binlog):
             raise Wrong(f"{name} released {start_ts} at {commit_ts} with other bytes")
         one = (start_ts, digest(binlog))
         if self.pulled.setdefault(commit_ts, one) != one:

@@ -68,8 +68,8 @@ class Checker:
         goal, until = self._pd.tso(), time.monotonic() + seconds
         while self.landed < goal and self._failure is None:
             if time.monotonic() > until:
-                told = "\n".join(map(str, self.infos()))
-                raise AssertionError(f"landed {self.landed} of {goal}: {self.blocked}\n{told}")
+                pump_infos = "\n".join(map(str, self.infos()))
+                raise AssertionError(f"landed {self.landed} of {goal}: {self.blocked}\n{pump_infos}")
             time.sleep(0.05)
         self.stop()
         if self._failure is not None:
@@ -105,11 +105,11 @@ class Checker:
         self.blocked = plan.reason
         if plan.state != "ready":
             return False
-        found: dict[int, tuple[int, int]] = {}
+        pulled: dict[int, tuple[int, int]] = {}
         for member in members:
             if not member.drained(plan.lo):
-                self._pull(member, plan, found)
-        self._keep(plan, found)
+                self._pull(member, plan, pulled)
+        self._keep(plan, pulled)
         self._known = {
             m.node_id: RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, plan.hi) for m in members
         }
@@ -121,7 +121,7 @@ class Checker:
             self._registry.publish_drainer("soak", self.landed)
             self._told = self.landed
 
-    def _pull(self, member: Member, plan: Plan, found: dict[int, tuple[int, int]]) -> None:
+    def _pull(self, member: Member, plan: Plan, pulled: dict[int, tuple[int, int]]) -> None:
         last = plan.lo
         for commit_ts, start_ts, payload in PumpReader(member.host, self._pd.cluster_id()).pull(plan.lo, plan.hi):
             assert commit_ts > last, f"{member.node_id} gave {commit_ts} after {last}"
@@ -129,12 +129,12 @@ class Checker:
             if commit_ts > plan.hi or commit_ts == start_ts:
                 continue
             one = (start_ts, digest(pb.Binlog.FromString(payload)))
-            twin = found.setdefault(commit_ts, one)
+            twin = pulled.setdefault(commit_ts, one)
             assert twin == one, f"two pumps differ at {commit_ts}: {twin} and {one}"
         assert last >= plan.hi, f"{member.node_id} proved {last} only, of {plan.hi}"
 
-    def _keep(self, plan: Plan, found: dict[int, tuple[int, int]]) -> None:
-        for commit_ts, (start_ts, value) in sorted(found.items()):
+    def _keep(self, plan: Plan, pulled: dict[int, tuple[int, int]]) -> None:
+        for commit_ts, (start_ts, value) in sorted(pulled.items()):
             assert plan.lo < commit_ts <= plan.hi
             assert start_ts not in self.taken, f"transaction {start_ts} came at {self.taken[start_ts]} and {commit_ts}"
             self.taken[start_ts] = (commit_ts, value)
@@ -156,8 +156,8 @@ def until(condition: Callable[[], object], what: str, seconds: float = 60) -> No
 
 def verify(ledger: Ledger, taken: dict[int, tuple[int, int]]) -> None:
     """Check that every committed transaction was pulled, at its commit_ts and unchanged, and nothing else."""
-    found = {start_ts: commit_ts for start_ts, (commit_ts, _) in taken.items()}
-    lost, invented = ledger.committed.items() - found.items(), found.items() - ledger.committed.items()
+    pulled = {start_ts: commit_ts for start_ts, (commit_ts, _) in taken.items()}
+    lost, invented = ledger.committed.items() - pulled.items(), pulled.items() - ledger.committed.items()
     assert not lost, f"{len(lost)} lost, the first {min(lost, key=lambda one: one[1])}"
     assert not invented, f"{len(invented)} were not committed, the first {min(invented, key=lambda one: one[1])}"
     changed = [start_ts for start_ts, (_, value) in taken.items() if ledger.acked[start_ts] != value]

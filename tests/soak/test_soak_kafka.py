@@ -66,16 +66,16 @@ def test_no_message_is_lost_or_repeated_when_leaders_move(cluster: KafkaCluster,
                             down = None
                         # The first broker is the only controller.
                         leads = [leader_of(cluster, name) for name in (topic, POSITIONS)]
-                        found = [node for node in leads if node != 1] or [2]
-                        down = draw.choice(found)
+                        messages = [node for node in leads if node != 1] or [2]
+                        down = draw.choice(messages)
                         (cluster.brokers[down].kill9 if draw.random() < 0.5 else cluster.brokers[down].stop)()
                 break
         except Transient:
             continue
     if down is not None:
         cluster.brokers[down].start()
-    found = [(read.partition, int(read.value or b"")) for read in read_topic(",".join(cluster.addresses), topic)]
-    once = list(dict.fromkeys(found))
+    messages = [(read.partition, int(read.value or b"")) for read in read_topic(",".join(cluster.addresses), topic)]
+    once = list(dict.fromkeys(messages))
     assert once == sorted(once)
     assert sorted(number for _, number in once) == list(range(end))
-    assert not transactions or found == once
+    assert not transactions or messages == once

@@ -229,9 +229,9 @@ def test_thousands_of_watches_on_one_stream_share_its_threads(tmp_path: Path) ->
         assert threading.active_count() < before + 20
         etcd = EtcdClient([driver.url])
         etcd.put(b"k0", b"1")
-        told = [next(watch) for _ in range(999)]
-        assert {answer.watch_id % 3 for answer in told} == {1}
-        assert 1 not in {answer.watch_id for answer in told}
+        events = [next(watch) for _ in range(999)]
+        assert {answer.watch_id % 3 for answer in events} == {1}
+        assert 1 not in {answer.watch_id for answer in events}
         done.set()
         watch.cancel()
         etcd.close()

@@ -70,11 +70,11 @@ class Disk:
         """Record what a crash at this point leaves; only the first call counts."""
         with self.lock:
             if self.left is None:
-                files = {path.name: self._survivor(kept) for path, kept in self.files.items()}
+                files = {path.name: self._survivor(recorded_file) for path, recorded_file in self.files.items()}
                 batches = [one.apply for one in self.batches if one.safe or self.chance.random() < 0.6]
-                found = {name: data for name, data in files.items() if data is not None}
+                surviving = {name: data for name, data in files.items() if data is not None}
                 self.small = {one.name: one.read_bytes() for one in self.folder.glob(".[a-km-z]*")}
-                self.left = (found, batches, self.facts())
+                self.left = (surviving, batches, self.facts())
 
     def batch(self, apply: Callable[[Index], object], *, sync: bool) -> None:
         """Record that the index wrote a batch."""
@@ -89,11 +89,11 @@ class Disk:
             for one in self.batches[self.log_start :]:
                 one.safe = True
 
-    def _survivor(self, kept: RecordedFile) -> bytes | None:
-        if (kept.removed or not kept.named) and self.chance.random() < 0.5:
+    def _survivor(self, recorded_file: RecordedFile) -> bytes | None:
+        if (recorded_file.removed or not recorded_file.named) and self.chance.random() < 0.5:
             return None
-        data = bytearray(kept.data[: self.chance.randint(kept.synced, len(kept.data))])
-        for at in range(kept.synced, len(data), _SECTOR):
+        data = bytearray(recorded_file.data[: self.chance.randint(recorded_file.synced, len(recorded_file.data))])
+        for at in range(recorded_file.synced, len(data), _SECTOR):
             if self.chance.random() < 0.3:
                 end = min(at + _SECTOR, len(data))
                 data[at:end] = bytes(end - at)
@@ -142,9 +142,11 @@ class DiskFiles(Files):
         with self._disk.lock:
             self._disk.operation()
             super().overwrite(path, at, data)
-            kept = self._disk.files[path]
-            kept.data[at : at + len(data)] = data
-            kept.synced = min(kept.synced, at)  # harsher than a disk: the old content may be lost until the next sync
+            recorded_file = self._disk.files[path]
+            recorded_file.data[at : at + len(data)] = data
+            recorded_file.synced = min(
+                recorded_file.synced, at
+            )  # harsher than a disk: the old content may be lost until the next sync
 
     def truncate(self, file: io.FileIO, size: int) -> None:
         with self._disk.lock:
@@ -155,8 +157,8 @@ class DiskFiles(Files):
     def sync(self, file: io.FileIO) -> None:
         with self._disk.lock:
             self._disk.operation()
-            kept = self._of(file)
-            kept.synced = len(kept.data)
+            recorded_file = self._of(file)
+            recorded_file.synced = len(recorded_file.data)
 
     def remove(self, path: Path) -> None:
         with self._disk.lock:
@@ -168,9 +170,9 @@ class DiskFiles(Files):
         del directory  # there is only one directory
         with self._disk.lock:
             self._disk.operation()
-            for path, kept in list(self._disk.files.items()):
-                kept.named = True
-                if kept.removed:
+            for path, recorded_file in list(self._disk.files.items()):
+                recorded_file.named = True
+                if recorded_file.removed:
                     del self._disk.files[path]
 
     def _of(self, file: io.FileIO) -> RecordedFile:
@@ -182,11 +184,11 @@ def recorded(disk: Disk) -> type[Index]:
 
     class RecordedIndex(Index):
         def write(self, puts: Iterable[tuple[int, Pointer]], **more: Any) -> None:
-            kept = list(puts)
+            entries = list(puts)
             with disk.lock:
                 disk.operation()
-                super().write(kept, **more)
-                disk.batch(lambda index: Index.write(index, kept, **more), sync=bool(more.get("sync")))
+                super().write(entries, **more)
+                disk.batch(lambda index: Index.write(index, entries, **more), sync=bool(more.get("sync")))
 
         def is_durable(self) -> bool:
             with disk.lock:
@@ -199,11 +201,11 @@ def recorded(disk: Disk) -> type[Index]:
                 disk.batch(lambda index: Index.set_gc_ts(index, ts), sync=True)
 
         def _delete(self, keys: list[bytes]) -> int:
-            kept = list(keys)
+            deleted = list(keys)
             with disk.lock:
                 disk.operation()
-                disk.batch(lambda index: Index._delete(index, kept), sync=False)
-                return super()._delete(kept)
+                disk.batch(lambda index: Index._delete(index, deleted), sync=False)
+                return super()._delete(deleted)
 
     return RecordedIndex
 

@@ -54,8 +54,8 @@ class MemoryCluster:
     def pump(self, node_id: str) -> Entry | None:
         self._check()
         with self._lock:
-            found = self.nodes.get(node_id)
-            return None if found is None else Entry(found, self._revisions.setdefault(node_id, 1))
+            node = self.nodes.get(node_id)
+            return None if node is None else Entry(node, self._revisions.setdefault(node_id, 1))
 
     def write_pump(self, status: NodeStatus, revision: int) -> int:
         assert self.confirms.wait(300)

@@ -55,14 +55,14 @@ def pulled(storage: Storage, count: int, after_ts: int = 0) -> list[Transaction]
 def settled(storage: Storage, after_ts: int = 0) -> list[Transaction]:
     """Everything that the watermark shows now, without waiting for more."""
     watermark = storage.watermark
-    found = []
+    transactions = []
     if watermark <= after_ts:
-        return found
+        return transactions
     for entity in pull(storage, after_ts, lambda: False):
-        found.append(entity)
+        transactions.append(entity)
         if entity[1] >= watermark:
             break
-    return found
+    return transactions
 
 
 def open_storage(path: Path) -> Storage:

@@ -121,8 +121,8 @@ def test_answer_waits_for_the_last_binlog_and_order_is_kept_without_room() -> No
     assert answers == []
     waiting[2](Transient("the disk"))
     (answer,) = answers
-    found = {one.number: one.text for one in WriteBinlogsResp.FromString(answer).refusals}
-    assert found == {2: "the disk", 3: "the caller no longer waits"}
+    texts = {one.number: one.text for one in WriteBinlogsResp.FromString(answer).refusals}
+    assert texts == {2: "the disk", 3: "the caller no longer waits"}
     assert len(refusals) == 1
 
 

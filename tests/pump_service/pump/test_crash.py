@@ -117,16 +117,16 @@ def verify(data_dir: Path, ledger: Ledger) -> int:
     storage.append(build.fake(tso.compose(int(time.time() * 1000) + 1000)).SerializeToString()).result()
     until(lambda: storage.count_unmatched()[0] == 0, "nothing waits")
     until(lambda: storage.watermark >= max(ledger.acked_commits.values()), "watermark")
-    found = {}
+    committed = {}
     for start_ts, commit_ts, payload in settled(storage):
         if start_ts != commit_ts:
-            found[start_ts] = commit_ts
+            committed[start_ts] = commit_ts
             # no binlog is invented or mixed up
             assert Binlog.FromString(payload).prewrite_value == ledger.sent[start_ts]
-    assert ledger.acked_commits.items() <= found.items()
+    assert ledger.acked_commits.items() <= committed.items()
     assert (storage.counters.late_commits, storage.counters.early_commits) == (0, 0)
     storage.close()
-    return len(found)
+    return len(committed)
 
 
 def test_no_acked_binlog_is_lost_over_many_kills(tmp_path: Path) -> None:

@@ -101,11 +101,11 @@ class _Pd:
 def verdict(ceiling: Ceiling, ts: int) -> BinlakeError | None:
     if ceiling.admits(ts):
         return None
-    told = threading.Event()
-    found: list[BinlakeError | None] = []
-    ceiling.ask(ts, lambda error: (found.append(error), told.set()))
-    assert told.wait(60)
-    return found[0]
+    answered = threading.Event()
+    verdicts: list[BinlakeError | None] = []
+    ceiling.ask(ts, lambda error: (verdicts.append(error), answered.set()))
+    assert answered.wait(60)
+    return verdicts[0]
 
 
 def test_ordinary_writes_cost_no_call_to_pd() -> None:

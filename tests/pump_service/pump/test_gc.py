@@ -51,8 +51,8 @@ def test_gc_ts_never_decreases_and_never_reaches_the_watermark() -> None:
 def test_a_slow_consumer_holds_the_collection_back_and_is_named(state: str) -> None:
     # paused for eight days with gc = 7.
     nodes = [consumer("sync", state, at(92)), consumer("audit", "online", at(99)), consumer("gone", "offline", at(1))]
-    found = decide(WEEK, at(100), 0, at(100), nodes)
-    assert (found.gc_ts, found.held_by, found.losing) == (at(92) - 1, (("sync", at(92)),), ())
+    decision = decide(WEEK, at(100), 0, at(100), nodes)
+    assert (decision.gc_ts, decision.held_by, decision.losing) == (at(92) - 1, (("sync", at(92)),), ())
 
 
 def test_a_forced_collection_names_the_consumers_that_lose_data() -> None:
@@ -69,9 +69,9 @@ def test_a_consumer_that_held_the_collection_back_can_plan_its_next_window(tmp_p
     # the collector is tested together with the planner's check of the pump.
     storage = filled(tmp_path, range(90, 100))
     cluster = Cluster(at(100), [consumer("sync", "paused", position)])
-    found = Collector(storage, cluster, cluster).run()
-    assert found.gc_ts == min(position - 1, at(93))
-    assert ("held back" in found.problem) is (position <= at(93))
+    collected = Collector(storage, cluster, cluster).run()
+    assert collected.gc_ts == min(position - 1, at(93))
+    assert ("held back" in collected.problem) is (position <= at(93))
     pump = NodeStatus("pump1", "host", "online", max_commit_ts=storage.watermark)
     probe = Probe("uuid", storage.watermark, storage.index.gc_ts)
     (member,) = gather_members([pump], {}, position, lambda _: probe)
@@ -93,13 +93,13 @@ def test_no_registered_consumer_loses_data_unless_forced(
     now: int, gc_ts: int, watermark: int, consumers: list[NodeStatus]
 ) -> None:
     #
-    found = decide(WEEK, now, gc_ts, watermark, consumers)
-    assert found.gc_ts >= gc_ts
-    if found.gc_ts > gc_ts:
-        assert found.gc_ts <= now - at(7)
-        assert found.gc_ts < watermark
-        assert all(one.max_commit_ts > found.gc_ts for one in consumers if one.state != "offline")
-        assert found.losing == ()
+    decision = decide(WEEK, now, gc_ts, watermark, consumers)
+    assert decision.gc_ts >= gc_ts
+    if decision.gc_ts > gc_ts:
+        assert decision.gc_ts <= now - at(7)
+        assert decision.gc_ts < watermark
+        assert all(one.max_commit_ts > decision.gc_ts for one in consumers if one.state != "offline")
+        assert decision.losing == ()
 
 
 @dataclass
@@ -142,10 +142,10 @@ def test_collected_files_and_keys_are_removed_and_a_pull_names_the_lost_range(tm
     storage = filled(tmp_path, range(90, 100))
     before = files(storage)
     collector = Collector(storage, Cluster(at(100)), Cluster(at(100)))
-    found = collector.run()
-    assert (found.gc_ts, found.problem) == (at(93), "")
-    assert found.removed.files >= 3
-    assert files(storage) == before - found.removed.files
+    collected = collector.run()
+    assert (collected.gc_ts, collected.problem) == (at(93), "")
+    assert collected.removed.files >= 3
+    assert files(storage) == before - collected.removed.files
     assert storage.index.pointer(at(90)) is storage.index.pointer(at(90) + 1) is None
     with pytest.raises(LostRange, match=rf"\({at(91)}, {at(93)}\] is lost"):
         pulled(storage, 1, after_ts=at(91))
@@ -159,8 +159,8 @@ def test_a_consumer_holds_files_back_until_it_moves_or_is_offline(tmp_path: Path
     storage = filled(tmp_path, range(90, 100))
     cluster = Cluster(at(100), [consumer("sync", "paused", at(90) - 1)])
     collector = Collector(storage, cluster, cluster)
-    held = collector.run()
-    assert (held.gc_ts, held.removed.files) == (at(90) - 2, 0)
+    collected = collector.run()
+    assert (collected.gc_ts, collected.removed.files) == (at(90) - 2, 0)
     assert "held back" in collector.problem
     assert "sync" in collector.problem
     assert len(settled(storage, at(90) - 1)) == 11
@@ -193,8 +193,8 @@ def test_the_prewrite_of_a_commit_that_stays_is_not_collected(tmp_path: Path) ->
     assert storage.index.pointer(at(80)) is not None
     store(storage, commit(at(81), at(99) + 9))
     reach(storage, at(99) + 9)
-    got = settled(storage, at(90))
-    assert [(start, ts) for start, ts, _ in got if start in (at(80), at(81))] == [
+    transactions = settled(storage, at(90))
+    assert [(start, ts) for start, ts, _ in transactions if start in (at(80), at(81))] == [
         (at(80), at(98) + 5),
         (at(81), at(99) + 9),
     ]

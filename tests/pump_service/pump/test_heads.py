@@ -34,7 +34,7 @@ values = st.one_of(st.binary(max_size=40), st.binary(min_size=120, max_size=140)
 @st.composite
 def binlogs(draw: st.DrawFn, tp: int | None = None) -> Binlog:
     """Any binlog: as Go writes it, or with fields left out."""
-    found = Binlog()
+    binlog = Binlog()
     fields = {
         "tp": st.sampled_from([Prewrite, Commit, Rollback, 3, 4]) if tp is None else st.just(tp),
         "start_ts": stamps,
@@ -49,8 +49,8 @@ def binlogs(draw: st.DrawFn, tp: int | None = None) -> Binlog:
     sparse = draw(st.booleans())
     for name, strategy in fields.items():
         if not (draw(st.booleans()) if sparse or name in optional else False):
-            setattr(found, name, draw(strategy))
-    return found
+            setattr(binlog, name, draw(strategy))
+    return binlog
 
 
 @st.composite
@@ -126,19 +126,19 @@ def test_arbitrary_bytes_are_read_correctly_or_refused(binlog: Binlog, noise: by
             with pytest.raises(WireError):
                 normalise(payload)
             continue
-        head, kept = normalise(payload)
+        head, normalised = normalise(payload)
         assert (head.start_ts, head.commit_ts) == (parsed.start_ts, parsed.commit_ts)
         build.emit_always(parsed)
-        assert Binlog.FromString(kept) == parsed
-        assert head_of(kept) == head
+        assert Binlog.FromString(normalised) == parsed
+        assert head_of(normalised) == head
 
 
 def test_heads_of_large_and_small_payloads_are_the_same() -> None:
     # S0-07: large values are neither parsed nor copied.
     for value in (b"x", b"x" * 100_000):
         payload = build.prewrite(10, b"key", value).SerializeToString()
-        head, kept = normalise(payload)
-        assert (head, kept is payload) == (Head(Kind.PREWRITE, 10, 0, b"key"), True)
+        head, normalised = normalise(payload)
+        assert (head, normalised is payload) == (Head(Kind.PREWRITE, 10, 0, b"key"), True)
 
 
 def test_a_proven_rollback_is_distinguished_from_a_writers() -> None:
@@ -195,10 +195,10 @@ def test_numbers_of_every_size_are_read_in_columns(tmp_path: Path) -> None:
     # S0-52
     numbers = sorted({1, *(power + step for bits in range(7, 63, 7) for power in (1 << bits,) for step in (-1, 0, 1))})
     log = ValueLog(tmp_path)
-    found = [build.commit(build.prewrite(ts, b"k"), ts + 1).SerializeToString() for ts in [*numbers, (1 << 63) - 2]]
-    places = log.append(found, numbers[-1])
+    payloads = [build.commit(build.prewrite(ts, b"k"), ts + 1).SerializeToString() for ts in [*numbers, (1 << 63) - 2]]
+    places = log.append(payloads, numbers[-1])
     rows = rows_of(read_block([place.to_bytes() for place in places], log, 1 << 20))
-    assert [row[0] for row in rows] == [True] * len(found)
+    assert [row[0] for row in rows] == [True] * len(payloads)
     assert [row[7:] for row in rows] == [(ts, ts + 1) for ts in [*numbers, (1 << 63) - 2]]
 
 

@@ -94,8 +94,8 @@ def test_many_writers_share_few_syncs_and_all_binlogs_are_pulled(pump: Pump) -> 
         for group in ([prewrite(start) for start in starts], [commit(start, start + 10_000) for start in starts]):
             calls = [channel.start(WRITE, request(binlog.SerializeToString())) for binlog in group]
             assert {call.result() for call in calls} == {b""}
-    found = [commit_ts for commit_ts, _, _ in PumpReader(pump.address, CLUSTER_ID).pull(0, base + 12_999)]
-    assert found == [start + 10_000 for start in starts]
+    pulled = [commit_ts for commit_ts, _, _ in PumpReader(pump.address, CLUSTER_ID).pull(0, base + 12_999)]
+    assert pulled == [start + 10_000 for start in starts]
 
 
 def test_a_consumer_that_asks_for_blocks_gets_the_same_binlogs(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,16 +127,16 @@ def test_a_consumer_that_asks_for_blocks_gets_the_same_binlogs(pump: Pump, monke
     whole = {b.commit_ts: prewrites[b.start_ts].prewrite_value for b in binlogs if b.tp == Commit}
     values = {ts: Binlog.FromString(payload).prewrite_value for ts, start_ts, payload in singly if ts != start_ts}
     assert values == whole
-    found = list(PumpReader(pump.address, CLUSTER_ID).pull_blocks(0, end))
-    assert [one for block in found for one in rows_of(block)] == singly
+    pulled = list(PumpReader(pump.address, CLUSTER_ID).pull_blocks(0, end))
+    assert [one for block in pulled for one in rows_of(block)] == singly
     assert len(singly) > 420
-    assert len(found) < len(singly) / 4
+    assert len(pulled) < len(singly) / 4
     assert rows_of(next(PumpReader(pump.address, CLUSTER_ID).pull_blocks(end - 1, end))) == singly[-1:]
     # As received by a consumer that compresses.
     message = PullBinlogReq(clusterID=CLUSTER_ID).SerializeToString()
     with Channel(pump.address, gzip=True) as channel:
         stream = channel.stream(PULL, message, idle_timeout_s=60, metadata=[blocks.ASKED])
-        assert rows_of(blocks.read_block(next(iter(stream)))) == singly[: len(found[0].commit_ts)]
+        assert rows_of(blocks.read_block(next(iter(stream)))) == singly[: len(pulled[0].commit_ts)]
 
 
 def rows_of(block: blocks.Block) -> list[tuple[int, int, bytes]]:

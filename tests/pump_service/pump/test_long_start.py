@@ -62,9 +62,9 @@ def test_the_port_is_open_while_a_lost_index_is_rebuilt(
     try:
         until(lambda: hasattr(again, "_rpc") and hasattr(again, "_host"), "it listens")
         reader = PumpReader(again.addr, cluster.id)
-        found = reader.info()
-        assert found.state == "starting"
-        assert "the index is being rebuilt from the value log: file 000000.vlog of 000000.vlog" in found.last_error
+        pump_info = reader.info()
+        assert pump_info.state == "starting"
+        assert "the index is being rebuilt from the value log: file 000000.vlog of 000000.vlog" in pump_info.last_error
         with urllib.request.urlopen(f"http://{again.addr}/status", timeout=60) as answer:
             assert json.load(answer) is not None
         with pytest.raises(BinlakeError, match="the pump is starting"):

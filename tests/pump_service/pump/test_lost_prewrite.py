@@ -71,9 +71,9 @@ def test_the_pump_names_the_commit_that_ends_pulls_until_it_is_given_up(
     reader = PumpReader(pump.addr, CLUSTER_ID)
     with pytest.raises(WireError, match="a commit has no prewrite"):
         list(reader.pull(0, cluster.tso()))
-    told = reader.info().last_error
-    assert f"start_ts={start}" in told
-    assert f"give-up {start}" in told
+    problem = reader.info().last_error
+    assert f"start_ts={start}" in problem
+    assert f"give-up {start}" in problem
     assert envelope(ask(pump, "PUT", f"/txn/{start}/give-up/{commit_ts}"))[1] == 200
     assert all(one[0] != commit_ts for one in reader.pull(0, cluster.tso()))
     info = reader.info()

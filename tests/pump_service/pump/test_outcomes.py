@@ -41,9 +41,9 @@ def test_unless_online_only_commits_and_rollbacks_are_stored(
     assert outcome(pump, cluster.id, prewrite(second).SerializeToString()) == "ok"
     pump.service.state = state
     for refused in (prewrite(cluster.tso()).SerializeToString(), b""):
-        told = outcome(pump, cluster.id, refused)
-        assert told.startswith("Transient")
-        assert f"the pump is {state}" in told
+        error = outcome(pump, cluster.id, refused)
+        assert error.startswith("Transient")
+        assert f"the pump is {state}" in error
     assert outcome(pump, cluster.id, commit(first, cluster.tso()).SerializeToString()) == "ok"
     assert outcome(pump, cluster.id, rollback(second).SerializeToString()) == "ok"
     pump.service.state = State.ONLINE

@@ -59,26 +59,26 @@ class World:
         for answer in answers:
             answer.result(10)
 
-    def step(self, storage: Storage, what: int) -> None:
-        if what < 5:
-            starts = [self.tick() for _ in range(what + 1)]
+    def step(self, storage: Storage, action: int) -> None:
+        if action < 5:
+            starts = [self.tick() for _ in range(action + 1)]
             self.write(storage, *(prewrite(start, b"v" * (start * 37 % 150)) for start in starts))
             self.open += starts
-        elif what < 9 and self.open:
-            first, self.open = self.open[: what - 4], self.open[what - 4 :]
+        elif action < 9 and self.open:
+            first, self.open = self.open[: action - 4], self.open[action - 4 :]
             self.write(storage, *(commit(start, self.tick()) for start in first))
-        elif what == 9 and self.open:
+        elif action == 9 and self.open:
             self.write(storage, rollback(self.open.pop()))
-        elif what == 12:
+        elif action == 12:
             proofs = {_encode_end(entry.start_ts, None): entry.start_ts for entry in storage.doubted_prewrites()}
             for proof, start in list(proofs.items())[:1]:
                 if proof not in self.sent:  # the follower may not have processed it yet
                     self.sent.add(proof)
                     storage.end(start, None)
                     self.acked.add(proof)
-        elif what == 10:
+        elif action == 10:
             self.write(storage, build.fake(self.tick()))
-        elif what == 11 and storage.watermark > self.gc_ts + 1:
+        elif action == 11 and storage.watermark > self.gc_ts + 1:
             self.gc_ts = (self.gc_ts + storage.watermark) // 2
             storage.collect(self.gc_ts, self.gc_ts)
 
@@ -127,8 +127,8 @@ def check_watermark(storage: Storage, entries: Sequence[Entry], facts: Facts, pl
     if not storage.index.gc_ts:
         assert storage.watermark == plain
         assert storage.count_unmatched()[0] == len({one.start_ts for one in storage.waiting_prewrites()})
-        said = {one.start_ts for one in entries if one.kind is Kind.ROLLBACK}
-        assert {one.start_ts for one in storage.doubted_prewrites()} == said & {
+        reported = {one.start_ts for one in entries if one.kind is Kind.ROLLBACK}
+        assert {one.start_ts for one in storage.doubted_prewrites()} == reported & {
             one.start_ts for one in storage.waiting_prewrites()
         }
     assert (storage.counters.late_commits, storage.counters.early_commits) == (0, 0)
@@ -194,9 +194,9 @@ def live(
 
     disk = Disk(path, crash_at, chance, facts)
     running.append(open_on(disk, options))
-    for what in steps:
+    for action in steps:
         if disk.left is None:
-            world.step(running[0], what)
+            world.step(running[0], action)
     if chance.random() < 0.5:
         running[0].close()  # a clean stop; the power fails afterwards
         disk.crash()
@@ -214,8 +214,8 @@ def test_the_faulty_disk_loses_unsynced_data(tmp_path: Path) -> None:
         disk = Disk(path, 10**9, random.Random(seed), lambda world=world: Facts(set(world.acked), 0, 0))
         path.mkdir()
         storage = open_on(disk, StorageOptions(sync_log=False))
-        for what in (4, 8, 10):
-            world.step(storage, what)
+        for action in (4, 8, 10):
+            world.step(storage, action)
         disk.crash()
         storage.close()
         facts = disk.restore(tmp_path / f"{seed}-left")
@@ -246,9 +246,9 @@ def _many_lives(tmp_path_factory: pytest.TempPathFactory) -> None:
         world, path = World(), tmp_path_factory.mktemp("mutant")
         steps = [chance.choice((4, 8, 8, 10, 11)) for _ in range(25)]
         disk = live(world, path, steps, chance.randint(20, 120), chance)
-        left = tmp_path_factory.mktemp("mutant")
-        facts = disk.restore(left)
-        storage = Storage(left, OPTIONS)
+        folder = tmp_path_factory.mktemp("mutant")
+        facts = disk.restore(folder)
+        storage = Storage(folder, OPTIONS)
         try:
             check(storage, world, facts)
         finally:

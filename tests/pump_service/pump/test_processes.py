@@ -64,9 +64,9 @@ def python(code: str) -> list[str]:
 
 def test_a_crash_is_logged_and_sets_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert Supervisor([python("pass"), python("raise SystemExit(3)")], restart=False).run() == 1
-    told = capsys.readouterr().out
-    assert "pump_died" in told
-    assert "status=3" in told
+    output = capsys.readouterr().out
+    assert "pump_died" in output
+    assert "status=3" in output
 
 
 def test_exit_code_is_0_when_all_pumps_leave_cleanly() -> None:

@@ -70,9 +70,9 @@ def pump(tmp_path: Path) -> Iterator[Pump]:
 
 
 def request(after_ts: int) -> bytes:
-    found = PullBinlogReq(clusterID=CLUSTER_ID)
-    found.startFrom.offset = after_ts
-    return found.SerializeToString()
+    message = PullBinlogReq(clusterID=CLUSTER_ID)
+    message.startFrom.offset = after_ts
+    return message.SerializeToString()
 
 
 class Client(threading.Thread):
@@ -208,7 +208,7 @@ def test_at_the_tail_transactions_that_came_together_are_read_at_once(
         upto = pump.write(count)
         until(lambda upto=upto: pump.storage.watermark >= upto, "the transactions are indexed")
         reads.clear()
-        found = [one for _, one in catch_up(reader, last, lambda: False)]
-        assert sum(map(len, found)) == count
+        batches = [one for _, one in catch_up(reader, last, lambda: False)]
+        assert sum(map(len, batches)) == count
         last = upto
     assert len(reads) == 1

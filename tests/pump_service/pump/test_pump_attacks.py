@@ -48,8 +48,8 @@ def fetch(address: str, path: str) -> tuple[int, bytes]:
 
 @pytest.fixture(scope="module")
 def pump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedPump]:
-    with attacked_pump(tmp_path_factory.mktemp("attacked")) as found:
-        yield found
+    with attacked_pump(tmp_path_factory.mktemp("attacked")) as target:
+        yield target
 
 
 def test_thousands_of_initial_window_sizes_cost_no_more_than_their_bytes(pump: AttackedPump) -> None:

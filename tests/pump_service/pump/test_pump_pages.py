@@ -30,7 +30,7 @@ WIRE = Path(__file__).resolve().parents[2] / "fixtures" / "wire"
 
 def recorded() -> dict[str, tuple[int, dict[str, str], bytes]]:
     """`METHOD /path` -> (status, headers, body) of the original."""
-    found = {}
+    answers = {}
     for part in re.split(r"^### curl -X ", (WIRE / "http-pump.txt").read_text(), flags=re.M)[1:]:
         request, _, answer = part.partition("\n")
         method, url = request.split()[:2]
@@ -39,8 +39,8 @@ def recorded() -> dict[str, tuple[int, dict[str, str], bytes]]:
         headers = dict(line.split(": ", 1) for line in lines)
         length = int(headers.get("Content-Length", len(body)))
         path = url.removeprefix("http://127.0.0.1:8250")
-        found[f"{method} {path}"] = int(status.split()[1]), headers, body.encode()[:length]
-    return found
+        answers[f"{method} {path}"] = int(status.split()[1]), headers, body.encode()[:length]
+    return answers
 
 
 def ask(pump: PumpServer, method: str, path: str, **query: str) -> HttpResponse:
@@ -49,8 +49,8 @@ def ask(pump: PumpServer, method: str, path: str, **query: str) -> HttpResponse:
 
 
 def envelope(answer: HttpResponse) -> tuple[str, int]:
-    found = json.loads(answer.body)
-    return found["message"], found["code"]
+    content = json.loads(answer.body)
+    return content["message"], content["code"]
 
 
 def write(pump: PumpServer, cluster: MemoryCluster, *binlogs: Binlog) -> None:
@@ -85,24 +85,24 @@ def test_status_and_drainers_have_the_recorded_form(make_pump: MakePump, cluster
     pump = make_pump("ours")
     cluster.consumers = [NodeStatus.from_json(json.dumps(one).encode(), "k") for one in json.loads(drainers[2])]
     assert ask(pump, "GET", "/drainers").body == drainers[2]
-    own = cluster.nodes["ours"]
+    entry = cluster.nodes["ours"]
     cluster.nodes = {key: NodeStatus.from_json(json.dumps(one).encode(), key) for key, one in
-                     ((one["nodeId"], one) for one in entries)} | {"ours": own}  # fmt: skip
+                     ((one["nodeId"], one) for one in entries)} | {"ours": entry}  # fmt: skip
     answer = ask(pump, "GET", "/status")
     assert answer.content_type == recorded()["GET /status"][1]["Content-Type"]
-    found = json.loads(answer.body)
-    assert list(found) == ["status", "CommitTS", "Checkpoint", "ErrMsg"]
-    assert found["CommitTS"] > own.update_ts - (1 << 40)
-    theirs = recorded()["GET /status"][2].partition(b',"CommitTS"')[0][:-1]
-    assert theirs.removeprefix(b'{"status":{') in answer.body
+    content = json.loads(answer.body)
+    assert list(content) == ["status", "CommitTS", "Checkpoint", "ErrMsg"]
+    assert content["CommitTS"] > entry.update_ts - (1 << 40)
+    recorded_status = recorded()["GET /status"][2].partition(b',"CommitTS"')[0][:-1]
+    assert recorded_status.removeprefix(b'{"status":{') in answer.body
 
 
 def test_status_shows_that_pd_does_not_answer(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     cluster.down = True
-    found = json.loads(ask(pump, "GET", "/status").body)
+    content = json.loads(ask(pump, "GET", "/status").body)
     cluster.down = False
-    assert "PD does not answer" in found["ErrMsg"]
+    assert "PD does not answer" in content["ErrMsg"]
 
 
 def test_a_stored_binlog_is_shown_as_the_original_shows_it() -> None:
@@ -122,10 +122,10 @@ def test_a_stored_transaction_is_shown_with_its_tables_and_rows(make_pump: MakeP
     commit_ts = cluster.tso()
     write(pump, cluster, commit(start, commit_ts))
     until(lambda: pump.service.info().max_commit_ts >= commit_ts, "the transaction is indexed")
-    found = json.loads(ask(pump, "GET", f"/debug/binlog/{commit_ts}", format="json").body)
-    assert (found["code"], found["data"]["type"]) == (200, "Commit")
-    assert (found["data"]["start_ts"], found["data"]["commit_ts"]) == (str(start), str(commit_ts))
-    assert found["data"]["tables"][0] == {"table_id": 45, "inserted": 2, "updated": 0, "deleted": 1}
+    shown = json.loads(ask(pump, "GET", f"/debug/binlog/{commit_ts}", format="json").body)
+    assert (shown["code"], shown["data"]["type"]) == (200, "Commit")
+    assert (shown["data"]["start_ts"], shown["data"]["commit_ts"]) == (str(start), str(commit_ts))
+    assert shown["data"]["tables"][0] == {"table_id": 45, "inserted": 2, "updated": 0, "deleted": 1}
     assert f"tp:Prewrite start_ts:{start} " in ask(pump, "GET", f"/debug/binlog/{start}").body.decode()
     assert envelope(ask(pump, "GET", "/debug/binlog/7", format="json"))[1] == 2
     assert envelope(ask(pump, "GET", "/debug/binlog/x", format="json"))[1] == 1
@@ -180,13 +180,13 @@ UNKNOWN_HERE = {
 def series(page: str) -> dict[str, tuple[str, set[str]]]:
     """Metric -> (type, label sets); histograms count by the name without suffix."""
     types = dict(line.split()[2:4] for line in page.splitlines() if line.startswith("# TYPE"))
-    found: dict[str, tuple[str, set[str]]] = {name: (kind, set()) for name, kind in types.items()}
+    metrics: dict[str, tuple[str, set[str]]] = {name: (kind, set()) for name, kind in types.items()}
     for line in page.splitlines():
         name = re.split(r"[{ ]", line)[0]
         base = name if name in types else re.sub("_(bucket|sum|count)$", "", name)
-        if base in found and "{" in line:
-            found[base][1].add(line[line.index("{") : line.index("}") + 1])
-    return found
+        if base in metrics and "{" in line:
+            metrics[base][1].add(line[line.index("{") : line.index("}") + 1])
+    return metrics
 
 
 def value(pump: PumpServer, sample: str) -> float:

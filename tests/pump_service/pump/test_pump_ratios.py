@@ -26,8 +26,8 @@ pytestmark = pytest.mark.soak
 
 @pytest.fixture
 def pump(tmp_path: Path) -> Iterator[AttackedPump]:
-    with attacked_pump(tmp_path) as found:
-        yield found
+    with attacked_pump(tmp_path) as attacked:
+        yield attacked
 
 
 @contextlib.contextmanager
@@ -74,13 +74,13 @@ class Clock:
 
 def best_of(rounds: int, ratio: Callable[[], float], enough: Callable[[float], bool]) -> list[float]:
     """Measure ratios until one is good enough: other load on the machine may spoil a round, but not all of them."""
-    found = []
+    measured = []
     for _ in range(rounds):
-        found.append(ratio())
-        if enough(found[-1]):
+        measured.append(ratio())
+        if enough(measured[-1]):
             break
-    print(json.dumps({"ratios": [round(one, 2) for one in found]}))
-    return found
+    print(json.dumps({"ratios": [round(one, 2) for one in measured]}))
+    return measured
 
 
 def test_ten_pullers_at_the_tail_cost_a_writer_little(pump: AttackedPump) -> None:

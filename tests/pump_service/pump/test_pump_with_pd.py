@@ -74,24 +74,24 @@ def states(registry: Registry) -> dict[str, str]:
 
 def write(client: PumpClient, oracle: PdClient, count: int) -> dict[int, str]:
     """Write committed transactions; return commit_ts -> pump."""
-    placed = {}
+    written = {}
     for _ in range(count):
         binlog = prewrite(oracle.tso())
         client.write_prewrite(binlog)
         commit_ts = oracle.tso()
-        placed[commit_ts] = client.write_commit(build.commit(binlog, commit_ts))
-    return placed
+        written[commit_ts] = client.write_commit(build.commit(binlog, commit_ts))
+    return written
 
 
 def everything(registry: Registry, cluster_id: int, upto: int) -> dict[int, str]:
     """Everything that the pumps hold up to `upto`: commit_ts -> pump; each is read until it is proved complete."""
-    found = {}
+    pulled = {}
     for pump in registry.pumps():
         for commit_ts, start_ts, payload in PumpReader(pump.host, cluster_id).pull(0, upto):
             if commit_ts <= upto and commit_ts != start_ts:
                 assert Binlog.FromString(payload).prewrite_value == VALUE
-                found[commit_ts] = pump.node_id
-    return found
+                pulled[commit_ts] = pump.node_id
+    return pulled
 
 
 def test_two_pumps_hold_everything_and_an_idle_one_does_not_delay_the_other(

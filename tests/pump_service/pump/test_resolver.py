@@ -117,10 +117,10 @@ class Answers:
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
         assert key == f"k{start_ts}".encode()
         self.asked.append(start_ts)
-        found = self.answers.get(start_ts)
-        if found is None:
+        status = self.answers.get(start_ts)
+        if status is None:
             raise SourceUnavailable("the source does not answer")
-        return found
+        return status
 
 
 @pytest.fixture
@@ -149,9 +149,9 @@ def test_a_false_rollback_loses_nothing(doubting: Storage) -> None:
     until(lambda: len(doubting.doubted_prewrites()) == 2, "both wait for a proof")
     assert (doubting.watermark, settled(doubting)) == (0, [])
     ask_until(resolver, lambda: doubting.watermark == 700, "both are proved")
-    found = settled(doubting)
-    assert [(start, ts) for start, ts, _ in found] == [(100, 500), (700, 700)]
-    assert Binlog.FromString(found[0][2]).prewrite_value == VALUE
+    transactions = settled(doubting)
+    assert [(start, ts) for start, ts, _ in transactions] == [(100, 500), (700, 700)]
+    assert Binlog.FromString(transactions[0][2]).prewrite_value == VALUE
     counters = resolver.counters
     assert (counters.committed, counters.rolled_back, counters.contradicted, counters.queries) == (1, 1, 1, 2)
 
@@ -254,9 +254,9 @@ def test_absence_alone_proves_nothing(doubting: Storage, case: str) -> None:
     ],
 )
 def test_only_an_answer_about_the_key_shows_that_it_has_no_record(body: str, absent: bool) -> None:
-    found = read_status(body, 100)
-    assert isinstance(found, Unknown)
-    assert isinstance(found, Absent) is absent
+    status = read_status(body, 100)
+    assert isinstance(status, Unknown)
+    assert isinstance(status, Absent) is absent
 
 
 def test_questions_about_one_rollback_become_rarer(doubting: Storage) -> None:

@@ -240,11 +240,11 @@ def test_the_blocking_prewrite_is_shown_with_its_key_table_and_age(world: World)
     store(world.storage, build.prewrite(START, key, b""), build.fake(after(42)), prewrite(START + 500))
     until(lambda: world.storage.count_unmatched()[0] == 2, "both wait")
     world.rounds(age_s=42)
-    told = world.resolver.blocked
-    assert f"start_ts={START}" in told
-    assert f"key={key.hex()} (table 77)" in told
-    assert "42 s old" in told
-    assert "1 more" in told
+    reason = world.resolver.blocked
+    assert f"start_ts={START}" in reason
+    assert f"key={key.hex()} (table 77)" in reason
+    assert "42 s old" in reason
+    assert "1 more" in reason
 
 
 @pytest.mark.parametrize("asks", [True, False])

@@ -48,9 +48,9 @@ def test_a_system_without_a_core_or_block_count_still_has_a_score(
     monkeypatch.setattr(os, "statvfs", lambda _path: disk)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    found = measure_usage(data_dir)
-    assert (found.load, found.disk) == (0.5, 1.0)
-    assert 1 <= compute_score(found, Weights()) <= 100
+    usage = measure_usage(data_dir)
+    assert (usage.load, usage.disk) == (0.5, 1.0)
+    assert 1 <= compute_score(usage, Weights()) <= 100
 
 
 def test_added_and_removed_binlogs_change_the_stored_bytes(data_dir: Path) -> None:

@@ -85,14 +85,14 @@ def test_a_consumer_of_the_original_proto_gets_ordered_complete_transactions(
     write(pump, *[commit(start, cluster.tso()) for start in reversed(starts)])
     with stub(pump) as client:
         stream = client.PullBinlogs(pump_pb2.PullBinlogReq(clusterID=CLUSTER_ID, startFrom=pump_pb2.Pos(offset=0)))
-        found = list(islice((r.entity for r in stream if r.entity.meta.startTs != r.entity.meta.commitTs), 20))
+        entities = list(islice((r.entity for r in stream if r.entity.meta.startTs != r.entity.meta.commitTs), 20))
         stream.cancel()
-    order = [entity.meta.commitTs for entity in found]
+    order = [entity.meta.commitTs for entity in entities]
     assert order == sorted(set(order))
-    binlogs = [Binlog.FromString(entity.payload) for entity in found]
+    binlogs = [Binlog.FromString(entity.payload) for entity in entities]
     assert [binlog.start_ts for binlog in binlogs] == starts[::-1]
     assert all((binlog.tp, binlog.prewrite_value) == (Commit, VALUE) for binlog in binlogs)
-    assert all(entity.HasField("pos") and not entity.checksum for entity in found)
+    assert all(entity.HasField("pos") and not entity.checksum for entity in entities)
 
 
 def test_fakes_move_an_idle_pump_and_with_pd_down_the_reason_is_shown(

@@ -146,8 +146,8 @@ entries = st.lists(
 
 
 @given(entries)
-def test_watermark_equals_that_of_the_plain_rule_for_any_log(found: list[Entry]) -> None:
-    assert fed(*found).max_ts == plain_rule(found)
+def test_watermark_equals_that_of_the_plain_rule_for_any_log(log: list[Entry]) -> None:
+    assert fed(*log).max_ts == plain_rule(log)
 
 
 def state(sorter: Sorter) -> tuple[object, ...]:
@@ -165,11 +165,11 @@ def state(sorter: Sorter) -> tuple[object, ...]:
     )
 
 
-def with_positions(found: list[Entry]) -> list[Entry]:
+def with_positions(log: list[Entry]) -> list[Entry]:
     """The entries with their own positions and keys."""
     return [
         Entry(one.kind, one.start_ts, one.commit_ts, Pointer(n % 9, n * 7), b"k" * n if one.key else b"")
-        for n, one in enumerate(found)
+        for n, one in enumerate(log)
     ]
 
 
@@ -196,11 +196,11 @@ def test_a_reported_rollback_is_in_the_dump() -> None:  # R-07
 
 
 @given(entries)
-def test_loading_a_dump_releases_doubts_if_rollbacks_are_trusted_now(found: list[Entry]) -> None:
+def test_loading_a_dump_releases_doubts_if_rollbacks_are_trusted_now(drawn: list[Entry]) -> None:
     # A P that is logged again after its R waits anew; a P that repeats a doubted one is a double of it.
     ended: set[int] = set()
     log = []
-    for entry in with_positions(found):
+    for entry in with_positions(drawn):
         ended |= {entry.start_ts} if entry.kind is Kind.ROLLBACK else set()
         if entry.kind is not Kind.PREWRITE or entry.start_ts not in ended:
             log.append(entry)
@@ -232,10 +232,10 @@ transactions = st.lists(
 )
 
 
-def run_cluster(found: Sequence[Transaction], prefetch: int) -> list[Entry]:
+def run_cluster(transactions: Sequence[Transaction], prefetch: int) -> list[Entry]:
     """The log of a cluster: one clock, P logged before its commit_ts is fetched (less `prefetch`), fakes in between."""
     events: list[tuple[int, int, Entry]] = []
-    for number, txn in enumerate(found):
+    for number, txn in enumerate(transactions):
         start = txn.begin * 100 + number
         logged = start + txn.prewrite * 100
         # However early the commit_ts is fetched, the clock gave the start_ts before.
@@ -248,8 +248,8 @@ def run_cluster(found: Sequence[Transaction], prefetch: int) -> list[Entry]:
 
 
 @given(transactions)
-def test_no_transaction_ever_appears_at_or_below_a_watermark_already_shown(found: list[Transaction]) -> None:
-    log = run_cluster(found, prefetch=0)
+def test_no_transaction_ever_appears_at_or_below_a_watermark_already_shown(transactions: list[Transaction]) -> None:
+    log = run_cluster(transactions, prefetch=0)
     sorter = Sorter()
     for entry in log:
         before = sorter.max_ts
@@ -262,10 +262,10 @@ def test_no_transaction_ever_appears_at_or_below_a_watermark_already_shown(found
 
 @given(transactions, st.integers(100, 3000))
 def test_a_prefetching_client_is_detected_if_the_watermark_passed_its_commit(
-    found: list[Transaction], prefetch: int
+    transactions: list[Transaction], prefetch: int
 ) -> None:
     # R-09: random delays, and a client that fetches its commit_ts in advance.
-    log = run_cluster(found, prefetch)
+    log = run_cluster(transactions, prefetch)
     sorter, caught, passed = Sorter(), set(), set()
     for entry in log:
         before = sorter.max_ts

@@ -75,14 +75,14 @@ def test_close_waits_until_every_consumer_has_pulled_everything(make_pump: MakeP
     until(lambda: "a at 1, b at 1" in closing(pump), "the pump names the consumers it waits for")
     entry = cluster.nodes["pump1"]
     assert (entry.state, pump.service.state) == ("closing", State.CLOSING)
-    held = pump.service.info().max_commit_ts
-    cluster.consumers = [consumer("a", held), consumer("b", held - 1), consumer("gone", 0, "offline")]
+    mark = pump.service.info().max_commit_ts
+    cluster.consumers = [consumer("a", mark), consumer("b", mark - 1), consumer("gone", 0, "offline")]
     until(lambda: "b at" in closing(pump) and "a at" not in closing(pump), "only one consumer is behind")
-    assert pump.service.info().max_commit_ts == held, "the watermark that consumers must reach does not move"
-    cluster.consumers = [consumer("a", held), consumer("b", held), consumer("gone", 0, "offline")]
+    assert pump.service.info().max_commit_ts == mark, "the watermark that consumers must reach does not move"
+    cluster.consumers = [consumer("a", mark), consumer("b", mark), consumer("gone", 0, "offline")]
     serving.end()
     entry = cluster.nodes["pump1"]
-    assert (entry.state, entry.max_commit_ts) == ("offline", held)
+    assert (entry.state, entry.max_commit_ts) == ("offline", mark)
     assert cluster.history == ["online", "closing", "offline"]
 
 

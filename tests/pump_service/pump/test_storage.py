@@ -87,14 +87,14 @@ def test_fakes_go_out_as_stored(storage: Storage) -> None:
 
 
 def test_a_waiting_pull_gets_a_new_transaction_at_once(storage: Storage) -> None:
-    found: list[int] = []
-    reader = threading.Thread(target=lambda: found.extend(ts for _, ts, _ in pulled(storage, 2)))
+    pulled_ts: list[int] = []
+    reader = threading.Thread(target=lambda: pulled_ts.extend(ts for _, ts, _ in pulled(storage, 2)))
     reader.start()
     store(storage, prewrite(10), commit(10, 11))
-    until(lambda: found == [] and storage.watermark == 11, "watermark")
+    until(lambda: pulled_ts == [] and storage.watermark == 11, "watermark")
     store(storage, build.fake(12))
     reader.join(60)
-    assert found == [11, 12]
+    assert pulled_ts == [11, 12]
 
 
 def test_the_index_has_the_originals_keys(tmp_path: Path) -> None:
@@ -208,11 +208,11 @@ def test_long_and_short_pulls_of_mixed_sizes_return_the_same(tmp_path: Path) -> 
         expected += [(start + 1, start + 1, build.fake(start + 1).SerializeToString())]
         expected += [(start, done.commit_ts, done.SerializeToString())]
     store(storage, *written)
-    expected.sort(key=lambda found: found[1])
+    expected.sort(key=lambda transaction: transaction[1])
     reach(storage, expected[-1][1])
     assert settled(storage) == expected
     for after in (expected[100][1], expected[-3][1]):
-        assert settled(storage, after) == [found for found in expected if found[1] > after]
+        assert settled(storage, after) == [transaction for transaction in expected if transaction[1] > after]
     storage.close()
 
 

@@ -102,16 +102,16 @@ def test_a_data_directory_of_an_original_pump_is_served(tmp_path: Path) -> None:
             if not prewrites[done.start_ts].HasField(name):
                 done.ClearField(name)
         expected[done.commit_ts] = done.SerializeToString()
-    found, after = {}, 0
+    payloads, after = {}, 0
     while after < originals_watermark:
         try:
-            for _, ts, payload in pull(storage, after, lambda: storage.watermark <= max(found, default=0)):
-                found[ts] = payload
+            for _, ts, payload in pull(storage, after, lambda: storage.watermark <= max(payloads, default=0)):
+                payloads[ts] = payload
             after = originals_watermark
         except WireError as error:
             after = int(error.where["commit_ts"])
-    assert list(found.items()) == sorted(one for one in expected.items() if 0 < one[0] <= originals_watermark)
-    assert len(found) > 100
+    assert list(payloads.items()) == sorted(one for one in expected.items() if 0 < one[0] <= originals_watermark)
+    assert len(payloads) > 100
     storage.close()
 
 

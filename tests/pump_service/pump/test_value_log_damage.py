@@ -261,9 +261,9 @@ def test_a_torn_write_loses_no_acked_binlog_and_invents_none(
     shutil.rmtree(folder / "kv")
     segment(folder).write_bytes(data)
     storage = Storage(folder)
-    found = payloads_of(storage)
-    assert found[: len(acked)] == acked
-    assert found[len(acked) :] == torn[: len(found) - len(acked)]
+    stored_payloads = payloads_of(storage)
+    assert stored_payloads[: len(acked)] == acked
+    assert stored_payloads[len(acked) :] == torn[: len(stored_payloads) - len(acked)]
     storage.close()
 
 

@@ -197,8 +197,8 @@ def test_a_failed_rotation_is_reported_and_retried(tmp_path: Path, refused: str)
     assert log.failed == ""
     (place,) = log.append([b"in the new one"], 1)
     assert place == Pointer(1, HEAD.size)
-    found = [*stored, b"in the old file still", b"in the new one"]
-    assert [payload for _, payload in log.scan_from(Pointer(0, 0))] == found
+    expected = [*stored, b"in the old file still", b"in the new one"]
+    assert [payload for _, payload in log.scan_from(Pointer(0, 0))] == expected
     log.close()
     # one footer, at the end of the file: nothing that looks like damage
     data = (tmp_path / "000000.vlog").read_bytes()

@@ -108,10 +108,10 @@ class Watched:
 
     def write_commit(self, binlog: pb.Binlog, node_id: str | None = None) -> str:
         self._check(binlog.commit_ts)
-        found = self.client.write_commit(binlog, node_id)
+        node = self.client.write_commit(binlog, node_id)
         self._check(binlog.commit_ts)
         self.order.append(binlog)
-        return found
+        return node
 
     def write_rollback(self, binlog: pb.Binlog, node_id: str | None = None) -> str:
         return self.client.write_rollback(binlog, node_id)

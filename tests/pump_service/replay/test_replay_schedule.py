@@ -128,5 +128,5 @@ def test_damage_is_reported_with_its_binlog(tmp_path: Path) -> None:
 
 
 def test_outcomes_by_key_are_in_order_of_start() -> None:
-    found = Outcomes([Transaction(9, b"k", 10, False), Transaction(3, b"k", 4, False)])
-    assert [transaction.start_ts for transaction in found.by_key[b"k"]] == [3, 9]
+    outcomes = Outcomes([Transaction(9, b"k", 10, False), Transaction(3, b"k", 4, False)])
+    assert [transaction.start_ts for transaction in outcomes.by_key[b"k"]] == [3, 9]

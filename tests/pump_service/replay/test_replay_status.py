@@ -92,10 +92,10 @@ def test_status_and_info_have_the_recorded_structure(server: StatusServer) -> No
         json.loads(recorded("status.json")["body"])
     )
     found = httpx.get(f"{server.url}/info/all", timeout=60).json()
-    wanted = json.loads(recorded("info_all.json")["body"])
-    assert list(found) == list(wanted)
+    expected = json.loads(recorded("info_all.json")["body"])
+    assert list(found) == list(expected)
     assert found["owner_id"] in found["all_servers_info"]
-    assert shape(*found["all_servers_info"].values()) == shape(*wanted["all_servers_info"].values())
+    assert shape(*found["all_servers_info"].values()) == shape(*expected["all_servers_info"].values())
     assert shape(*found["all_servers_info"].values())["binlog_status"] == "str"
 
 
@@ -144,8 +144,8 @@ def test_a_transaction_is_locked_until_its_commit_has_passed(
 ) -> None:
     moment.now = now
     source = TidbSource(NoClock(), server.url)
-    found = [source.transaction_status(start, str(start).encode()) for start in (10, 20, 50)]
-    assert found == [first, second, third]
+    statuses = [source.transaction_status(start, str(start).encode()) for start in (10, 20, 50)]
+    assert statuses == [first, second, third]
 
 
 def test_an_address_in_use_is_one_clear_error(server: StatusServer, tmp_path: Path) -> None:

@@ -43,14 +43,14 @@ def truth() -> Truth:
 
 def pulled(pump: PumpServer, cluster_id: int, until_ts: int) -> Truth:
     """The transactions that `pump` returns through `until_ts`, without fakes; strictly in order."""
-    found, last = {}, 0
+    transactions, last = {}, 0
     for commit_ts, start_ts, payload in PumpReader(pump.addr, cluster_id).pull(0, until_ts):
         assert commit_ts > last
         last = commit_ts
         if commit_ts != start_ts and commit_ts <= until_ts:
             binlog = pb.Binlog.FromString(payload)
-            found[commit_ts] = (start_ts, binlog.prewrite_value, binlog.ddl_query)
-    return found
+            transactions[commit_ts] = (start_ts, binlog.prewrite_value, binlog.ddl_query)
+    return transactions
 
 
 @pytest.mark.soak

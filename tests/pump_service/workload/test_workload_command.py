@@ -43,12 +43,12 @@ class Source:
 
     def taken(self, until_ts: int) -> dict[int, list[pb.Binlog]]:
         """commit_ts -> the transaction that each pump returns at it."""
-        found: dict[int, list[pb.Binlog]] = {}
+        binlogs: dict[int, list[pb.Binlog]] = {}
         for pump in self.pumps:
             for commit_ts, start_ts, payload in PumpReader(pump.addr, self.cluster_id).pull(0, until_ts):
                 if commit_ts != start_ts and commit_ts <= until_ts:
-                    found.setdefault(commit_ts, []).append(pb.Binlog.FromString(payload))
-        return found
+                    binlogs.setdefault(commit_ts, []).append(pb.Binlog.FromString(payload))
+        return binlogs
 
 
 @pytest.fixture
@@ -75,22 +75,22 @@ def test_a_run_is_summarised_recorded_and_pulled(source: Source, tmp_path: Path)
     words = ("--transactions", "300", "--ddl-every", "50", "--seed", "5", *faults)
     done = source.run(*words, "--state", str(state), "--record", str(record), "--output", "json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["committed"] + told["rolled_back"] == 300
-    assert told["ends_on_their_way"] == told["failed"] == 0
-    assert told["writes_per_s"] > told["transactions_per_s"] > 0
-    assert 0 < told["p50_ms"] <= told["p99_ms"]
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["committed"] + summary["rolled_back"] == 300
+    assert summary["ends_on_their_way"] == summary["failed"] == 0
+    assert summary["writes_per_s"] > summary["transactions_per_s"] > 0
+    assert 0 < summary["p50_ms"] <= summary["p99_ms"]
 
-    last_ts = int(told["last_commit_ts"])
+    last_ts = int(summary["last_commit_ts"])
     capture = Capture(record)
     binlogs = [pb.Binlog.FromString(payload) for payload in capture.binlogs()]
     kinds = Counter(binlog.tp for binlog in binlogs)
-    assert kinds[pb.Commit] == told["committed"] + len([b for b in binlogs if b.ddl_job_id and b.tp == pb.Commit])
+    assert kinds[pb.Commit] == summary["committed"] + len([b for b in binlogs if b.ddl_job_id and b.tp == pb.Commit])
     committed = {binlog.commit_ts for binlog in binlogs if binlog.tp == pb.Commit}
     taken = source.taken(last_ts)
     assert set(taken) == committed
     assert all(len({one.prewrite_value for one in twins}) == 1 for twins in taken.values())
-    assert {job["binlog"]["SchemaVersion"] for job in capture.jobs()} == set(range(1, told["ddl"] + 1))
+    assert {job["binlog"]["SchemaVersion"] for job in capture.jobs()} == set(range(1, summary["ddl"] + 1))
     assert ReplaySchedule.of(capture, Outcomes.of(capture)).transactions == len(committed)
     (end,) = capture.states()
     assert end.commit_ts == last_ts

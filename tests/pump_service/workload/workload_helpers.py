@@ -91,16 +91,16 @@ def committed(done: Run) -> dict[int, pb.Binlog]:
     """commit_ts -> P, by its C, or for a P without C or R, by the answer of the status port."""
     prewrites = {binlog.start_ts: binlog for binlog in done.client.got if binlog.tp == pb.Prewrite}
     ends = {binlog.start_ts: binlog for binlog in done.client.got if binlog.tp != pb.Prewrite}
-    found = {}
+    by_commit_ts = {}
     for start_ts, prewrite in prewrites.items():
         if start_ts in ends:
             if ends[start_ts].tp == pb.Commit:
-                found[ends[start_ts].commit_ts] = prewrite
+                by_commit_ts[ends[start_ts].commit_ts] = prewrite
             continue
         answer = read_status(go_json(done.transactions.answer(prewrite.prewrite_key, 0)), start_ts)
         if isinstance(answer, Committed):
-            found[answer.commit_ts] = prewrite
-    return dict(sorted(found.items()))
+            by_commit_ts[answer.commit_ts] = prewrite
+    return dict(sorted(by_commit_ts.items()))
 
 
 def replayed(done: Run) -> dict[str, list[tuple[str | None, ...]]]:
