@@ -123,7 +123,7 @@ class Runner:
         self._stopped = threading.Event()
         self._deadline = float("inf")
         self._rounds = 0
-        self._barrier = threading.Barrier(spec.writers, self._between)
+        self._barrier = threading.Barrier(spec.writers, self._run_between_rounds)
         self._failure: BaseException | None = None
 
     def run(self) -> None:
@@ -152,7 +152,7 @@ class Runner:
         self._stopped.set()
 
     @property
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         return self._stopped.is_set() or time.monotonic() > self._deadline
 
     def _write_all(self, number: int) -> None:
@@ -161,7 +161,7 @@ class Runner:
             left = self._share(number)
             while True:
                 for _ in range(min(left, self._spec.round_size) if self._spec.ddl_every else left):
-                    if self._over:
+                    if self._is_over:
                         break
                     self._pace.wait(self._stopped)
                     self._write_one(generator, held)
@@ -184,12 +184,12 @@ class Runner:
         each, more = divmod(self._spec.transactions, self._spec.writers)
         return each + (number < more)
 
-    def _between(self) -> None:
+    def _run_between_rounds(self) -> None:
         """Run by one writer while all others wait: execute the next DDL, or end the run."""
         self._rounds += 1
         most = -(-self._spec.transactions // self._spec.writers)
         finished = self._spec.transactions and self._rounds * self._spec.round_size >= most
-        if self._over or not self._spec.ddl_every or finished:
+        if self._is_over or not self._spec.ddl_every or finished:
             self.stop()
             return
         ddl = self.catalog.next()

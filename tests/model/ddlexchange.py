@@ -63,7 +63,7 @@ def exchange(draw: Draw) -> None:
     text = f"ALTER TABLE {draw.table(view)} EXCHANGE PARTITION {draw.spelt(part.name)} WITH TABLE {draw.spelt(name)}"
     world.log(Ddl(Action.EXCHANGE_PARTITION, text, view.db, new.parted, before.id, name.lower(), draw.told_zone))
     for _ in range(draw.random.choice((0, 1, 2, 3)) if draw.features.ahead else 0):
-        _late(draw, parted, plain, (old, new))
+        _write_late(draw, parted, plain, (old, new))
 
 
 def _is_fit(view: View) -> bool:
@@ -71,7 +71,7 @@ def _is_fit(view: View) -> bool:
     return bool(view.parts) and all(column.origin is None for column in view.columns)
 
 
-def _late(draw: Draw, parted: Live, plain: Live, sides: tuple[_Side, _Side]) -> None:
+def _write_late(draw: Draw, parted: Live, plain: Live, sides: tuple[_Side, _Side]) -> None:
     """A transaction of the previous version, in the plain table or in one partition. If it had rows in several
     partitions, one of them the exchanged one, its tables could not be told apart."""
     old, new = sides

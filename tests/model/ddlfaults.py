@@ -84,7 +84,7 @@ def answer_for_partition(server: MariaDb, world: World, shown: State) -> bool:
     if job.action == Action.EXCHANGE_PARTITION:
         plain = world.renames.shown("", job.table_name)[1].lower()
         name = next(name for name in world.at(commit_ts) if name[1].lower() == plain)
-        _say(server, shown[name] == world.at(commit_ts)[name])
+        _set_ddl_state(server, shown[name] == world.at(commit_ts)[name])
         return True
     if job.action != Action.DROP_PARTITION or table is None:
         return False
@@ -92,9 +92,9 @@ def answer_for_partition(server: MariaDb, world: World, shown: State) -> bool:
     present = rows(server, "SELECT partition_name FROM information_schema.partitions WHERE table_name = %s"
                          " AND table_schema NOT LIKE 'copy\\_of\\_%%' ORDER BY partition_ordinal_position",
                  (world.renames.shown("", table["name"]["O"])[1],))  # fmt: skip
-    _say(server, [name for (name,) in present] == wanted)
+    _set_ddl_state(server, [name for (name,) in present] == wanted)
     return True
 
 
-def _say(server: MariaDb, is_done: bool) -> None:
+def _set_ddl_state(server: MariaDb, is_done: bool) -> None:
     execute(server, f"UPDATE {SCHEMA}.binlake_progress SET ddl_state = '{'done' if is_done else ''}'")

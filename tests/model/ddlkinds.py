@@ -170,20 +170,20 @@ class Draw(Clauses):
         """ADD COLUMN, one or two of them in parentheses."""
         clauses = [clause for _ in range(2) if (clause := self._adding(live, last=True))]
         if len(clauses) == 2 and not clauses[0].touches & clauses[1].touches and self.random.random() < 0.4:
-            self._multi(live, clauses, "ADD COLUMN (" + ", ".join(clause.text[11:] for clause in clauses) + ")")
+            self._run_clauses(live, clauses, "ADD COLUMN (" + ", ".join(clause.text[11:] for clause in clauses) + ")")
         elif clause := self._adding(live):
-            self._alone(live, clause, Action.ADD_COLUMN, before=2)
+            self._run_alone(live, clause, Action.ADD_COLUMN, before=2)
 
     def drop_column(self, live: Live) -> None:
         """DROP COLUMN of no key."""
         if clause := self._dropping(live):
-            self._alone(live, clause, Action.DROP_COLUMN)
+            self._run_alone(live, clause, Action.DROP_COLUMN)
 
     def modify(self, live: Live) -> None:
         """MODIFY COLUMN with a conversion, or CHANGE to another name."""
         if clause := self._modifying(live):
             before = 0 if clause.plain else 3
-            self._alone(live, clause, Action.MODIFY_COLUMN, before=before, zone=clause.zone)
+            self._run_alone(live, clause, Action.MODIFY_COLUMN, before=before, zone=clause.zone)
 
     def refused(self, live: Live) -> None:
         """A MODIFY that some value prevents: the job is rolled back after a few versions."""
@@ -198,12 +198,12 @@ class Draw(Clauses):
     def add_key(self, live: Live) -> None:
         """ADD INDEX or ADD UNIQUE, if no two rows prevent it."""
         if clause := self._indexing(live):
-            self._alone(live, clause, Action.ADD_INDEX, before=3, zone=self.zone(told=True))
+            self._run_alone(live, clause, Action.ADD_INDEX, before=3, zone=self.zone(told=True))
 
     def drop_key(self, live: Live) -> None:
         """DROP INDEX; of a unique one, duplicates are written before its binlog."""
         if clause := self._unindexing(live):
-            self._alone(live, clause, Action.DROP_INDEX)
+            self._run_alone(live, clause, Action.DROP_INDEX)
 
     # -- many clauses ----------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Draw(Clauses):
                 clauses.append(clause)
                 named |= clause.touches
         if len(clauses) > 1:
-            self._multi(live, clauses, ", ".join(clause.text for clause in clauses))
+            self._run_clauses(live, clauses, ", ".join(clause.text for clause in clauses))
 
     # -- partitions ------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Draw(Clauses):
     def _run(self, live: Live, ddl: Ddl, steps: list[Step], *, ahead_of_binlog: bool = False) -> None:
         self.world.run(live, ddl, steps, ahead_of_binlog=ahead_of_binlog and self.features.ahead)
 
-    def _alone(self, live: Live, clause: Clause, action: Action, before: int = 0, zone: str = "") -> None:
+    def _run_alone(self, live: Live, clause: Clause, action: Action, before: int = 0, zone: str = "") -> None:
         view = live.view
         final = clause.change(view)
         steps = [*itertools.repeat(Step(clause.during(view)), before)]
@@ -280,7 +280,7 @@ class Draw(Clauses):
         text = f"ALTER TABLE {self.table(view)} {clause.text}"
         self._run(live, self._log(action, text, final, zone), steps if self.features.ahead else steps[-1:])
 
-    def _multi(self, live: Live, clauses: list[Clause], text: str) -> None:
+    def _run_clauses(self, live: Live, clauses: list[Clause], text: str) -> None:
         view = live.view
         during, public, final = view, view, view
         for clause in clauses:
@@ -344,7 +344,7 @@ def alter(draw: Draw) -> None:
     make(draw, draw.random.choice(draw.world.tables))
 
 
-def _beside(random: Random, salt: int = 0) -> Random:
+def _separate_random(random: Random, salt: int = 0) -> Random:
     """A separate random source, so that drawing from it does not change the rest of a seed; each `salt` has its own."""
     found = Random()
     found.setstate(random.getstate())
@@ -354,7 +354,7 @@ def _beside(random: Random, salt: int = 0) -> Random:
 
 def _renames(random: Random) -> Renames:
     """Routes for every third seed."""
-    own = _beside(random)
+    own = _separate_random(random)
     if own.random() > 0.34:
         return Renames()
     tables = {name.lower(): f"To_{name}" for name in own.sample(TABLES, own.choice((0, 1, 2)))}
@@ -368,9 +368,9 @@ def world_of(random: Random, features: Features, ddls: int = 9, transactions: in
         world.told_zone = random.choice(tuple(ZONES))
     if features.routes:
         world.renames = _renames(random)
-    world.keeps = features.keeps and _beside(random).randint(1, 10) % 3 == 0
+    world.keeps = features.keeps and _separate_random(random).randint(1, 10) % 3 == 0
     for salt, kind in enumerate(("returns", "exchanges", "reorganizes"), 1):
-        wanted = getattr(features, kind) and _beside(random, salt).random() < 0.25
+        wanted = getattr(features, kind) and _separate_random(random, salt).random() < 0.25
         features = replace(features, **{kind: wanted})
     draw = Draw(world, random, features, world.told_zone)
     draw.begin()

@@ -180,7 +180,7 @@ class World:
         self.ddls.append(WindowDdl(commit_ts, start_ts, job_id, 5 if state == 6 else 0, f"{ddl.text};"))
         self.jobs.append((commit_ts, DdlJob.from_dict(raw)))
         self.drawn.append(f"{commit_ts} v{self.version} [{ddl.db.name}, {ddl.zone}] {ddl.text}")
-        self._keep(commit_ts)
+        self._record_state(commit_ts)
         return commit_ts
 
     # -- writers ---------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class World:
         key = b"t" + (min(self._written) + (1 << 63)).to_bytes(8, "big") + b"_r" + start_ts.to_bytes(8, "big")
         binlog = build.prewrite(start_ts, key, prewrite_value(self.version, messages))
         self.rows.append((commit_ts, start_ts, binlog.SerializeToString(), self.version))
-        self._keep(commit_ts)
+        self._record_state(commit_ts)
         return commit_ts
 
     def late(self, live: Live, back: Callable[[], None], again: Callable[[], None]) -> None:
@@ -218,7 +218,7 @@ class World:
         again()
         if commit_ts:
             self.states.pop()
-            self._keep(commit_ts)
+            self._record_state(commit_ts)
 
     def _insert(self, live: Live, builder: MutationBuilder) -> None:
         view = live.view
@@ -313,7 +313,7 @@ class World:
         rows = [tuple(line.read(live.view).values()) for line in live.lines]
         return tuple(column.name for column in live.view.columns), sorted(rows, key=repr)
 
-    def _keep(self, commit_ts: int) -> None:
+    def _record_state(self, commit_ts: int) -> None:
         state: State = dict(self.left)
         for live in self.tables:
             view = live.view

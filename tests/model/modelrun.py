@@ -296,7 +296,7 @@ class Scenario:
         except CheckpointConflict:
             self.model.happened["changed after the ledger was checked"] += 1
             return
-        raise Wrong("statements changed after some of them were applied, and nobody noticed")
+        raise Wrong("statements changed after some of them were applied, and no check noticed it")
 
     def faulty(self, statements: Statements, act: Callable[[], None]) -> None:
         """A run with a random fault."""

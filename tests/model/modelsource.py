@@ -165,7 +165,7 @@ class Source:
         """DELETE, then INSERT of a row with the same or nearly the same values."""
         line = self._line(table)
         if line is not None:
-            row = {**line.row, **({} if self.random.random() < 0.3 else self._spelt_otherwise(table, line.row))}
+            row = {**line.row, **({} if self.random.random() < 0.3 else self._respell_text(table, line.row))}
             self._delete(table, builder, line)
             self._insert(table, builder, row)
 
@@ -189,9 +189,9 @@ class Source:
         """Replace a text by one that its collation may treat as equal."""
         line = self._line(table)
         if line is not None:
-            self._update(table, builder, line, self._spelt_otherwise(table, line.row))
+            self._update(table, builder, line, self._respell_text(table, line.row))
 
-    def _spelt_otherwise(self, table: Table, row: Row) -> Row:
+    def _respell_text(self, table: Table, row: Row) -> Row:
         texts = [one.col.name for one in table.fields if one.kind == "text" and row[one.col.name] is not None]
         return {name: self.random.choice((str(row[name]).swapcase(), f"{row[name]} ".lower()))[:8] for name in texts}
 
@@ -199,7 +199,9 @@ class Source:
         rid = next(self._rids)
         names = ", ".join(f"`{name}`" for name in row)
         places = ", ".join(["%s"] * (len(row) + 1))
-        if self._takes(f"INSERT INTO `{table.name}` (_rid, {names}) VALUES ({places})", (rid, *self._args(table, row))):
+        if self._accepts(
+            f"INSERT INTO `{table.name}` (_rid, {names}) VALUES ({places})", (rid, *self._args(table, row))
+        ):
             table.lines.append(Line(rid, row, table.definition))
             builder.insert(row, rid)
 
@@ -208,7 +210,9 @@ class Source:
         if before == after:
             return False
         sets = ", ".join(f"`{name}` = %s" for name in after)
-        if not self._takes(f"UPDATE `{table.name}` SET {sets} WHERE _rid = %s", (*self._args(table, after), line.rid)):
+        if not self._accepts(
+            f"UPDATE `{table.name}` SET {sets} WHERE _rid = %s", (*self._args(table, after), line.rid)
+        ):
             return False
         line.row, line.definition = after, table.definition
         builder.update(before, after, line.rid)
@@ -227,7 +231,7 @@ class Source:
             bytes.fromhex(text) if kinds[name] == "bytes" and text is not None else text for name, text in row.items()
         ]
 
-    def _takes(self, sql: str, arguments: Sequence[object] = ()) -> bool:
+    def _accepts(self, sql: str, arguments: Sequence[object] = ()) -> bool:
         try:
             self._cursor.execute(sql, tuple(arguments))
         except pymysql.err.IntegrityError as error:
@@ -242,10 +246,10 @@ class Source:
         commit_ts = self._clock()
         binlog = build.prewrite(start_ts, b"k%d" % start_ts, prewrite_value(version, mutations))
         self.rows.append((commit_ts, start_ts, binlog.SerializeToString(), version))
-        self._keep(commit_ts)
+        self._record_state(commit_ts)
         return commit_ts
 
-    def _keep(self, commit_ts: int) -> None:
+    def _record_state(self, commit_ts: int) -> None:
         state: State = {}
         for table in self._tables.values():
             rows = [tuple(line.row[name] for name in table.names) for line in table.lines]
@@ -269,14 +273,14 @@ class Source:
             line.row = {**line.row, new.col.name: new.origin}
         table.define(self._info)
         ready = self._clock()
-        early = [self._early(table) for _ in range(self.random.choice((0, 0, 1, 2)))]
+        early = [self._write_early(table) for _ in range(self.random.choice((0, 0, 1, 2)))]
         if not any(early):
             self._ddl(Action.ADD_COLUMN, sql, table)
             return
         # Only the columns of an ALTER with several clauses are public before its binlog.
         self._ddl(Action.MULTI_SCHEMA_CHANGE, sql, table, ready=ready)
 
-    def _early(self, table: Table) -> int:
+    def _write_early(self, table: Table) -> int:
         """A transaction of a writer that sees the definition of a DDL that is not committed yet."""
         start_ts, builder = self._clock(), MutationBuilder(table.definition)
         self.random.choice((Source.insert, Source.update))(self, table, builder)
@@ -305,7 +309,7 @@ class Source:
         if not key.columns:
             return
         sql = f"ALTER TABLE `{table.name}` ADD UNIQUE KEY `{key.name}` ({key_parts(key)})"
-        if self._takes(sql):
+        if self._accepts(sql):
             table.uniques.append(key)
             table.define(self._info)
             self._ddl(Action.ADD_INDEX, sql, table)
@@ -355,7 +359,7 @@ class Source:
         raw["real_start_ts"] = ready
         self.ddls.append(WindowDdl(commit_ts, start_ts, job_id, 5, f"{query};"))
         self.jobs.append((commit_ts, DdlJob.from_dict(raw)))
-        self._keep(commit_ts)
+        self._record_state(commit_ts)
         return commit_ts
 
     def _clock(self) -> int:

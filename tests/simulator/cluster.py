@@ -62,17 +62,17 @@ class Home:
             if self.wanted:
                 self.process = Process(self.name, self.name)
                 self.lives += 1
-                done = self._scheduler.spawn(self._live, f"{self.name}-main", self.process)
+                done = self._scheduler.spawn(self._run_process, f"{self.name}-main", self.process)
                 while not done.done and not self.process.dead:
                     self._scheduler.sleep(0.1)
                 self.process.kill("exit")
-                self._ended()
+                self._on_end()
             self._scheduler.sleep(_RESTART_S * (0.2 + self._scheduler.random.random()))
 
-    def _live(self) -> None:
+    def _run_process(self) -> None:
         """Run one process from start to end. Overridden."""
 
-    def _ended(self) -> None:
+    def _on_end(self) -> None:
         """The process has ended."""
 
 
@@ -90,7 +90,7 @@ class PdHome(Home):
         self.acked_revision = 0
         super().__init__("pd", disk, scheduler, say)
 
-    def _live(self) -> None:
+    def _run_process(self) -> None:
         folder = self.disk.root / "data"
         folder.mkdir(exist_ok=True)
         try:
@@ -145,7 +145,7 @@ class PumpHome(Home):
         """The storage of its present process; None when it does not run."""
         return getattr(self.server, "_storage", None) if self.runs else None
 
-    def _live(self) -> None:
+    def _run_process(self) -> None:
         server = PumpServer(self.config, source=None if self.config.ask_tikv else self._truth)
         try:
             if self.asked_after_s is not None:
@@ -173,7 +173,7 @@ class PumpHome(Home):
         self._scheduler.sleep(after_s)
         server.request_leave("pause")
 
-    def _ended(self) -> None:
+    def _on_end(self) -> None:
         self.server = None
 
     def hopeless(self) -> BinlakeError | None:

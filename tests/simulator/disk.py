@@ -118,7 +118,7 @@ class Disk:
             if now.get(name) != before.get(name) and random.random() < 0.5:
                 inode = before.get(name)
             if inode is not None:
-                left[name] = self._survivor(inode, self._cached(folder, name, inode), random)
+                left[name] = self._survivor(inode, self._read_cached(folder, name, inode), random)
         for name in now:
             (folder / name).unlink()
         self._names[folder] = {}
@@ -128,7 +128,7 @@ class Disk:
             self._files[path.stat().st_ino] = File(bytearray(data))
         self.sync_names(folder)
 
-    def _cached(self, folder: Path, name: str, inode: int) -> bytes:
+    def _read_cached(self, folder: Path, name: str, inode: int) -> bytes:
         path = folder / name
         if path.exists() and path.stat().st_ino == inode:
             return path.read_bytes()
@@ -180,7 +180,7 @@ class DiskOs:
 
     def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
         """open(2); no new file on a full disk."""
-        self._alive()
+        self._require_alive()
         disk = self._disk_of(Path(path))
         if disk is not None and disk.full and flags & os.O_CREAT and not os.path.exists(path):
             raise OSError(errno.ENOSPC, "No space left on device (simulated)", str(path))
@@ -188,7 +188,7 @@ class DiskOs:
 
     def write(self, fd: int, data: Any) -> int:
         """write(2): short or not at all on a full disk."""
-        self._alive()
+        self._require_alive()
         self._scheduler.maybe_pause()
         disk, _ = self._place(fd)
         size = len(data)
@@ -209,7 +209,7 @@ class DiskOs:
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
         """pwrite(2)."""
-        self._alive()
+        self._require_alive()
         disk, _ = self._place(fd)
         if disk is not None:
             if disk.full and offset + len(data) > os.fstat(fd).st_size:
@@ -219,7 +219,7 @@ class DiskOs:
 
     def ftruncate(self, fd: int, size: int) -> None:
         """ftruncate(2)."""
-        self._alive()
+        self._require_alive()
         disk, _ = self._place(fd)
         os.ftruncate(fd, size)
         if disk is not None:
@@ -230,11 +230,11 @@ class DiskOs:
         disk, path = self._place(fd)
         if disk is None:
             return
-        self._alive()
+        self._require_alive()
         folder = os.path.isdir(path)
         content = b"" if folder else _content(fd)
         self._scheduler.sleep(disk.slow_s or self._scheduler.random.random() * 0.002)
-        self._alive()
+        self._require_alive()
         if path.suffix == ".tmp":  # written as a whole, and not by os.write
             disk.file(os.fstat(fd).st_ino).lost = []
             if disk.full:
@@ -252,12 +252,12 @@ class DiskOs:
 
     def replace(self, source: Any, target: Any) -> None:
         """rename(2)."""
-        self._alive()
+        self._require_alive()
         os.replace(source, target)
 
     def unlink(self, path: Any) -> None:
         """unlink(2)."""
-        self._alive()
+        self._require_alive()
         os.unlink(path)
 
     def listdir(self, path: Any) -> list[str]:
@@ -284,7 +284,7 @@ class DiskOs:
         path = Path(os.readlink(f"/proc/self/fd/{fd}"))
         return self._disk_of(path), path
 
-    def _alive(self) -> None:
+    def _require_alive(self) -> None:
         """A thread of a killed process stops here forever."""
         task = self._scheduler.current
         if task is not None and task.dead:

@@ -112,7 +112,7 @@ class Scheduler:
                 self.now = max(self.now, when)
                 action()
             else:
-                raise Deadlock("nobody can go on")
+                raise Deadlock("no thread can run")
 
     def pause(self) -> None:
         """Let other threads run first."""
@@ -129,7 +129,7 @@ class Scheduler:
     def wait(self, timeout_s: float | None = None) -> None:
         """Sleep until `wake`, or for `timeout_s`."""
         task = self.current
-        assert task is not None, "nobody waits outside a thread"
+        assert task is not None, "only a simulated thread may wait"
         task.turn += 1
         if timeout_s is not None:
             turn = task.turn
@@ -197,7 +197,7 @@ class Waiters:
     def wait(self, timeout_s: float | None = None) -> None:
         """Sleep until woken, or for `timeout_s`."""
         task = self._scheduler.current
-        assert task is not None, "nobody waits outside a thread"
+        assert task is not None, "only a simulated thread may wait"
         self._waiting.append((task, task.turn + 1))
         self._scheduler.wait(timeout_s)
 

@@ -177,7 +177,7 @@ class World:
         """Execute the run. Raises the invariant that does not hold."""
         self._build()
         end = self.scheduler.now + self.shape.seconds
-        self.scheduler.run(lambda: self._failed() or self.scheduler.now >= end)
+        self.scheduler.run(lambda: self._has_failed() or self.scheduler.now >= end)
         self._heal()
         self._settle()
 
@@ -232,20 +232,20 @@ class World:
 
         def over() -> bool:
             landed = all(one.landed >= goal for one in self.consumers)
-            return self._failed() or landed or self.scheduler.now > until or self._hopeless() is not None
+            return self._has_failed() or landed or self.scheduler.now > until or self._find_hopeless() is not None
 
         quiet = self.scheduler.now + 7.0  # faults in progress end, and their effects are repaired
-        self.scheduler.run(lambda: self._failed() or self.scheduler.now > quiet)
+        self.scheduler.run(lambda: self._has_failed() or self.scheduler.now > quiet)
         self._heal()
         if self.pd.node is not None and self.pd.node.broken:
             self.pd.kill()  # as its error asks for
         goal = self.truth.given + 1
         if not self.shape.lands or self.pd.damaged or any(one.damaged for one in self.truth.stores.values()):
             until = self.scheduler.now + 10.0
-            self.scheduler.run(lambda: self._failed() or self.scheduler.now > until)
+            self.scheduler.run(lambda: self._has_failed() or self.scheduler.now > until)
             return
         self.scheduler.run(over)
-        hopeless = self._hopeless()
+        hopeless = self._find_hopeless()
         if hopeless is not None:
             raise Wrong(hopeless)
         for one in self.consumers:
@@ -253,7 +253,7 @@ class World:
             if one.landed < goal:
                 raise Wrong(f"{one.name} landed {one.landed} of {goal}: {one.blocked}")
 
-    def _hopeless(self) -> str | None:
+    def _find_hopeless(self) -> str | None:
         for pump in self.pumps.values():
             refusal = pump.hopeless()
             if refusal is not None and not pump.superfluous and not self.truth.store(pump.name).damaged:
@@ -266,7 +266,7 @@ class World:
 
     # every step
 
-    def _failed(self) -> bool:
+    def _has_failed(self) -> bool:
         if self._failure is not None:
             raise self._failure
         return False

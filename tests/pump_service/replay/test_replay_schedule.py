@@ -34,10 +34,10 @@ def arrivals(draw: st.DrawFn) -> list[Step]:
             clock += 1
             kind = draw(st.sampled_from([pb.Commit, pb.Commit, pb.Rollback]))
             steps.append((kind, start_ts, clock if kind == pb.Commit else 0))
-    return _late(draw, steps)
+    return _delay_commits(draw, steps)
 
 
-def _late(draw: st.DrawFn, steps: list[tuple[int, int, int]]) -> list[Step]:
+def _delay_commits(draw: st.DrawFn, steps: list[tuple[int, int, int]]) -> list[Step]:
     """Delay some C, so that they arrive later than they happened."""
     order = [(n + draw(st.integers(0, 6)) * (kind != pb.Prewrite), n) for n, (kind, _, _) in enumerate(steps)]
     found, prewrites = [], 0

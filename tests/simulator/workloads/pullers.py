@@ -27,7 +27,7 @@ def run(world: World, number: int) -> None:
         except LostRange as error:
             world.report.counts["lost ranges told"] += 1
             world.trace(f"puller-{number} after {after}: {error.message}")
-            reached[pump.name] = _collected(pump)
+            reached[pump.name] = _collected_position(pump)
         except WireError as error:
             if not world.truth.store(pump.name).damaged:
                 raise Wrong(f"a pull of {pump.name} after {after} ends: {error}") from None
@@ -35,7 +35,7 @@ def run(world: World, number: int) -> None:
             world.trace(f"puller-{number}: {error.message}")
 
 
-def _collected(pump: PumpHome) -> int:
+def _collected_position(pump: PumpHome) -> int:
     """The position up to which binlogs were collected; the next pull begins there."""
     try:
         return PumpReader(pump.config.addr, CLUSTER).info().gc_ts
