@@ -191,8 +191,8 @@ class Storage:
         self.append(_encode_end(start_ts, commit_ts)).result()
 
     def end_all(self, outcomes: Sequence[tuple[int, int | None, bytes]]) -> list[BinlakeError | None]:
-        """Like `end` for each (start_ts, commit_ts, prewrite_key), with one wait for all; return an error for each that
-        was not stored. A commit carries the key of its prewrite, as the writer's own commit would: it may identify the
+        """Like `end` for each (start_ts, commit_ts, prewrite_key), with one wait for all; returns each one's error, or
+        None once it is stored. A commit carries the key of its prewrite, as the writer's own would: it may identify the
         transaction."""
         begun: list[Future[None] | BinlakeError] = []
         for start_ts, commit_ts, key in outcomes:

@@ -67,7 +67,7 @@ def exchange(draw: Draw) -> None:
 
 
 def _is_fit(view: View) -> bool:
-    """Only a table without a noted default: the value for an old row's missing column is noted with its own table."""
+    """Whether it has partitions, and no column whose value for older rows is noted: such a note is per table."""
     return bool(view.parts) and all(column.origin is None for column in view.columns)
 
 
