@@ -1,1 +1,1 @@
-"""The long-lived services: the pump, the embedded placement driver, and the replayer of recorded captures."""
+"""The long-lived services: the pump, the embedded placement driver, the feeder, and two sources to try pumps with."""

@@ -1,7 +1,7 @@
 """Instruments and the Prometheus text page (format 0.0.4) with names as given: the original's counters lack `_total`.
 
-The usual client library would rename those counters, and dashboards and alert rules written for the original would
-no longer find them. Instruments are thread-safe.
+The usual client library would rename those counters, so dashboards and alert rules written for the original would not
+work. Instruments are thread-safe.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How a main thread waits: in slices, so that a signal is never handled late.
+"""Lets a main thread wait in slices, so that signals are handled in time.
 
 Python runs a signal's handler between two steps of the main thread. A signal that arrives just before a wait without a
-timeout would be handled only after it, although the handler is what would end the wait (seen on a busy machine: a pump
-that was asked to stop and did not).
+timeout would be handled only after the wait, although it is the handler that should end the wait (seen on a busy
+machine: a pump that was asked to stop did not).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 SLICE_S = 0.5
-"""Seconds by which a signal may be late."""
+"""The most seconds by which the handling of a signal may be late."""
 
 
 def wait_for_event(event: threading.Event) -> None:

@@ -108,8 +108,8 @@ class Catalog:
         names = self._sources[source]
         try:
             singles = split_ddl(statement, names.flavor)
-            mine = [single for single in singles if not names.leaves_out(single.db, single.table)]
-            return self._followers[source].follow(mine, statement.session)
+            included = [single for single in singles if not names.leaves_out(single.db, single.table)]
+            return self._followers[source].follow(included, statement.session)
         except BinlakeError as error:
             error.where.setdefault("source", source)
             raise

@@ -1,7 +1,7 @@
 """The log of one source, read for as long as the feeder runs: `open_log`.
 
 When a connection breaks, reading resumes at the end of the last whole transaction, at the next server of the topology
-in turn; an error that no retry can fix is raised by name.
+in turn; an error that no retry can fix is raised, naming the source.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def open_log(
 
 
 class SourceLog:
-    """An iterator over the transactions of a source, and the state of its connection. One thread reads; any may look.
+    """An iterator over the transactions of a source, and the state of its connection. One thread reads; any thread may
+    look at the state.
 
     `trouble`: why there is no connection, "" while connected; `connections`: number of connections made; `server`,
     `server_uuid`: of the latest connection; `heard`: time.monotonic() when bytes last arrived.
@@ -114,7 +115,7 @@ class SourceLog:
         return transactions
 
     def close(self) -> None:
-        """Stop reading, also a `read` that is waiting; from any thread."""
+        """Stop reading and interrupt a waiting `read`; callable from any thread."""
         self._stopped.set()
         dump = self._dump
         if dump is not None:
@@ -197,7 +198,7 @@ class SourceLog:
         )
 
     def _is_refused(self, transaction: str) -> bool:
-        """Whether what cannot be followed is an error; False if feeder.toml replaces the transaction."""
+        """Whether a statement that cannot be followed is an error; False if feeder.toml replaces the transaction."""
         replacement = self._source.replacement(transaction)
         if replacement is not None:
             log.warning("source_transaction_skipped", source=self._source.name, transaction=transaction)

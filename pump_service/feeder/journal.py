@@ -112,7 +112,7 @@ class Journal:
     """The journal in `folder`, which this process locks. Thread-safe.
 
     Raises Permanent if another process holds the folder or its format is unknown; SharedFailure when the disk fails:
-    then it is unknown whether the step is durable, and a process that opens the journal again will see.
+    then it is unknown whether the step is durable until a process opens the journal again.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -52,7 +52,7 @@ def _fatal(kind: str, text: str) -> BinlakeError:
     if kind == "twin":
         return SourceRefused(
             f"another replica has the feeder's server id: {text}",
-            hint="`server-id` of the source in feeder.toml must be its own; is a second feeder running?",
+            hint="`server-id` of the source in feeder.toml must be unique; is a second feeder running?",
         )
     if kind == "anonymous":
         return SourceRefused(

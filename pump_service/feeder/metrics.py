@@ -38,12 +38,12 @@ def _by_source(workers: Sequence[Worker], read: Callable[[Worker], float]) -> Ca
 
 _READINGS: tuple[tuple[str, str, str, Callable[[Worker], float]], ...] = (
     ("lag_seconds", "Age of the oldest transaction that was read and is not published.", "gauge", Worker.lag_s),
-    ("up", "1 while nothing is in the way of this source.", "gauge", lambda worker: float(not worker.trouble)),
+    ("up", "1 while nothing blocks this source.", "gauge", lambda worker: float(not worker.trouble)),
     ("transactions_total", "Published transactions with rows.", "counter", lambda worker: worker.counts.transactions),
     ("rows_total", "Rows of published transactions.", "counter", lambda worker: worker.counts.rows),
     ("batches_total", "Groups of transactions published together.", "counter", lambda worker: worker.counts.batches),
     (
-        "last_transaction_seconds", "When the source committed what was published last, in Unix seconds.", "gauge",
+        "last_transaction_seconds", "When the source committed the last published transaction (Unix seconds).", "gauge",
         lambda worker: worker.counts.last_ms / 1000,
     ),
     ("ddls_total", "Published changes of the schema.", "counter", lambda worker: worker.counts.ddls),

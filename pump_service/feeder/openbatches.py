@@ -26,7 +26,7 @@ class OpenBatches:
         self._notes = os.open(notes, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         data = notes.read_bytes()
         stored_notes = list(_NOTE.iter_unpack(data[: len(data) // _NOTE.size * _NOTE.size]))
-        self.from_previous = list(dict.fromkeys(stored_notes))  # a stored chunk is noted at each start
+        self.from_previous = list(dict.fromkeys(stored_notes))  # a stored chunk is noted again at each start
         self._note_count = len(stored_notes)
         self._firsts: list[int] = []
         self._counts: dict[int, int] = {}
@@ -43,7 +43,7 @@ class OpenBatches:
                 self._rewrite_notes()
 
     def forget_previous(self) -> None:
-        """The batches of earlier processes are dealt with: forget them."""
+        """Forget the batches of earlier processes, which are settled."""
         with self._lock:
             self.from_previous = []
             self._rewrite_notes()

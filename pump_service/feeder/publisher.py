@@ -111,7 +111,7 @@ class UncommittedBatches:
 class Publisher:
     """Thread-safe for different sources. `fetch_ts(count)`: the last of `count` consecutive fresh timestamps.
 
-    Methods raise Stopped, and errors that do not go away when PD or the pumps come back.
+    Methods raise Stopped, and errors that remain when PD and the pumps are available.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class Publisher:
         return firsts, finished
 
     def abandon(self, uncommitted: UncommittedBatches) -> None:
-        """Roll back all of `uncommitted`: the pumps learn it when they ask."""
+        """Roll back all of `uncommitted`; the pumps learn it when they ask."""
         for batch in uncommitted.batches:
             self._journal.abandon(batch.first_start)
 

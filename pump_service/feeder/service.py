@@ -217,9 +217,9 @@ class Feeder:
             worker.wake()
         for worker in self.workers:
             worker.join()
-        left = client.drain(_DRAIN_S)
-        if left:
-            log.warning("commits_unsent", count=left, reason="the next start resends them, and the pumps ask")
+        unsent = client.drain(_DRAIN_S)
+        if unsent:
+            log.warning("commits_unsent", count=unsent, reason="the next start resends them, and the pumps ask")
 
     def _describe(self, journal: Journal, publisher: Publisher, cluster_id: int) -> dict[str, Any]:
         """The page `/feeder`."""

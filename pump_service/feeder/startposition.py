@@ -65,7 +65,8 @@ def find_start(link: Link, flavor: Flavor, position: Position, identity: Identit
     request = DumpRequest(position.file, position.offset)
     if mode != "ON":
         return LogStart(request, position, GtidOrigin.NONE)
-    # What is in no file of this server counts as done: a file's head lacks it if it was set later (a restore).
+    # GTIDs that are in no file of this server count as done: a file's head lacks them if they were set later (a
+    # restore).
     gone = MySqlGtidSet.parse(str(ask(link, "SELECT @@GLOBAL.gtid_purged")[0][0])).text()
     if _is_anonymous(link, position.file):
         # A server with GTIDs sends nothing from such a file, and its next file begins with the set.

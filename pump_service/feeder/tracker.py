@@ -49,10 +49,11 @@ class Tracker(Protocol):
         """Execute one statement. Raises SchemaError if the server refuses it, SourceUnavailable if it is down."""
 
     def table(self, db: str, table: str) -> TableDescription | None:
-        """The table as it is there now; None if there is none."""
+        """The table's present definition at the tracker; None if there is no such table."""
 
     def database(self, db: str) -> DatabaseDescription | None:
-        """The database (without tables) as it is there now, under its name there; None if there is none."""
+        """The database's present definition (without tables) at the tracker, under its name there; None if it has
+        none."""
 
     def rebuild(self, databases: Iterable[DatabaseDescription]) -> None:
         """Recreate everything: exactly these databases and tables."""

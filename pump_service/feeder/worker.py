@@ -1,7 +1,7 @@
 """Reads one source and publishes it: rows in batches, each statement alone, all in the order of the source's commits.
 
-One thread reads ahead in the log, another encodes and publishes. A source that cannot be read any further stops alone,
-by name; an unreachable source, tracker, PD or pump is waited for.
+One thread reads ahead in the log, another encodes and publishes. If a source cannot be read any further, only that
+source stops, and the error names it. The worker waits for an unreachable source, tracker, PD or pump.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Worker:
 
     @property
     def trouble(self) -> str:
-        """Why nothing moves, for people; "" = no problem."""
+        """Why this source makes no progress, for people; "" = no problem."""
         blocked = self._parts.publisher.blocked.get(self.source.name, "")
         own = self._begin_trouble() if self._log is None else self._log.trouble
         return self.failure or blocked or self.tracker_trouble or own

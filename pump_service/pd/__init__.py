@@ -1,4 +1,4 @@
-"""The embedded placement driver: PD's GetMembers and Tso and an etcd v3 subset on one port, persisted and fsynced."""
+"""The embedded placement driver: PD's GetMembers and Tso and an etcd v3 subset on one port, durable on disk."""
 
 from pump_service.pd.server import PlacementDriver
 

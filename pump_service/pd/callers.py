@@ -9,7 +9,7 @@ import grpc
 
 
 class AllowedCallers(grpc.ServerInterceptor):
-    """Refuses every call of a caller whose certificate has none of `names`."""
+    """Refuses every call of a caller whose certificate has none of the common names `names`."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = {name.encode() for name in names}
@@ -19,7 +19,7 @@ class AllowedCallers(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """The handler, guarded by a check of the certificate."""
+        """Wrap the handler in a check of the caller's certificate."""
         handler = continuation(handler_call_details)
         if handler is None:
             return None

@@ -18,7 +18,7 @@ class PdCommand:
     help = "run the embedded placement driver (PD's timestamps and registry)"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Address, data directory, cluster id, led clock."""
+        """Declare address, data directory, cluster id, TLS and led clock."""
         parser.add_argument("--addr", default="127.0.0.1:2379", metavar="HOST:PORT", help="port 0 picks a free port")
         parser.add_argument(
             "--advertise-addr", default="", metavar="HOST:PORT", help="address by which other machines reach it"

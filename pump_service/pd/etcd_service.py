@@ -1,4 +1,4 @@
-"""etcd's v3 services over the store: one line a method; watches follow the store's revision."""
+"""etcd's v3 services over the store: each unary method is one line; watches follow the store's revision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from binlake.wire import etcd_rpc as rpc
 from pump_service.pd.kvstore import KvStore
 from pump_service.pd.streams import Streams
 
-# FileExistsError is an OSError: the narrower one comes first.
+# FileExistsError is a subclass of OSError, so it comes first.
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (KeyError, grpc.StatusCode.NOT_FOUND),
     (IndexError, grpc.StatusCode.OUT_OF_RANGE),
@@ -26,7 +26,7 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 
 
 class EtcdService:
-    """KV, Watch and Lease on one store. `streams`: bounds the number of streams."""
+    """KV, Watch and Lease on one store. `streams`: limits the number of streams."""
 
     def __init__(self, store: KvStore, streams: Streams) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class EtcdService:
         self._closing = threading.Event()
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
-        """What a grpc server registers."""
+        """The handlers to register at a grpc server."""
         store = self._store
         unary: list[tuple[rpc.Method, Callable[[Any], Any]]] = [
             (rpc.RANGE, store.range),
@@ -81,14 +81,14 @@ class EtcdService:
 
 @dataclass
 class _Watching:
-    """One watch: its request, and the next revision it has not seen."""
+    """One watch: its request, and the next revision to send."""
 
     request: pb.WatchCreateRequest
     since: int
 
 
 class _WatchStream:
-    """One Watch stream with all its watches: the call's own thread answers, a second one reads the requests."""
+    """One Watch stream with all its watches: the call's own thread sends the answers, another reads the requests."""
 
     def __init__(self, store: KvStore) -> None:
         self._store = store
@@ -101,7 +101,7 @@ class _WatchStream:
     def answers(self) -> Iterator[pb.WatchResponse]:
         """The responses to send, until the stream or the store ends."""
         while not self._ended and not self._store.closed:
-            with self._lock:  # together: a watch is reported as created before its first event
+            with self._lock:  # both under one lock, so that a watch is reported as created before its first event
                 responses, watches = list(self._out), list(self._watches.items())
                 self._out.clear()
             yield from responses
@@ -110,7 +110,7 @@ class _WatchStream:
             self._store.wait_until(self._has_news)
 
     def end(self) -> None:
-        """No more answers."""
+        """Send no more answers."""
         self._ended = True
         self._store.poke()
 
@@ -124,7 +124,7 @@ class _WatchStream:
                 elif kind == "cancel_request":
                     self._cancel(request.cancel_request.watch_id)
         except grpc.RpcError:
-            # The client went away: grpc raises this in the thread that reads its requests.
+            # The client has disconnected: grpc raises this in the thread that reads its requests.
             return
         finally:
             self.end()
@@ -173,7 +173,7 @@ class _WatchStream:
             yield pb.WatchResponse(header=header, watch_id=watch_id, events=answered)
 
     def _is_cancelled(self, watch_id: int) -> bool:
-        """Whether it was cancelled meanwhile: then the cancellation is its last answer."""
+        """Whether the watch was cancelled meanwhile; then the cancellation must be its last answer."""
         with self._lock:
             return watch_id not in self._watches
 

@@ -1,9 +1,9 @@
 """The embedded etcd's journal: records that are fsynced before an answer, and a snapshot that keeps it short.
 
-Record: kind (1 byte), length u32 LE, CRC-32C of kind and body (once: of the body) u32 LE, body (a protobuf message).
-A torn tail is cut off at open: it was never acknowledged. All other damage is an error, in the last record, too: a torn
-write leaves a short record or blocks of zeros, and no whole record follows it. With `binlake pd --drop-damaged` it
-starts without the damaged entries.
+Record: kind (1 byte), length u32 LE, CRC-32C of kind and body (in earlier versions: of the body) u32 LE, body (a
+protobuf message). A torn tail is cut off at open: it was never acknowledged. All other damage is an error, even in the
+last record: a torn write leaves a short record or blocks of zeros, and no whole record follows it. With `binlake pd
+--drop-damaged` the driver starts without the damaged entries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from binlake.errors import WireError
 EVENTS, STATE, GRANT, REVOKE = b"E", b"S", b"G", b"R"
 _HEAD = struct.Struct("<cII")
 _KINDS = (EVENTS, STATE, GRANT, REVOKE)
-_SECTOR = 512  # bytes that a disk writes whole or not at all
+_SECTOR = 512  # bytes that a disk writes completely or not at all
 
 Record = tuple[bytes, bytes]
 
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class Journal:
-    """Appends records to `path`; one writer. `drop_damaged`: `read` skips damaged records, and logs it."""
+    """Appends records to `path`; one writer. `drop_damaged`: `read` skips damaged records and logs that."""
 
     def __init__(self, path: Path, *, drop_damaged: bool = False) -> None:
         self._path = path
@@ -53,7 +53,7 @@ class Journal:
             at += _HEAD.size + len(body)
 
     def append(self, records: Iterable[Record]) -> None:
-        """Append durably. Raises OSError; then nothing more is accepted, as the state after it is unknown."""
+        """Append durably. Raises OSError; after that nothing more is accepted, because the file's state is unknown."""
         if self._broken:
             raise OSError(f"the journal {self._path} failed before: restart the placement driver")
         try:
@@ -64,16 +64,17 @@ class Journal:
             raise
 
     def size(self) -> int:
-        """Bytes."""
+        """The length in bytes."""
         return os.fstat(self._file).st_size
 
     def replace(self, records: Iterable[Record]) -> None:
-        """Replace everything by `records` atomically. Raises OSError: then either all or nothing was replaced."""
+        """Replace the whole content by `records` atomically. Raises OSError: then either all or nothing was
+        replaced."""
         try:
             replace_file(self._path, map(_encode_record, records))
             file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except OSError:
-            # Records appended to a file that was unlinked would be lost.
+            # Close the old file, because records appended to it after it was unlinked would be lost.
             self._broken = self._broken or not self._is_current()
             raise
         os.close(self._file)
@@ -84,8 +85,8 @@ class Journal:
         os.close(self._file)
 
     def _rewrite(self, data: bytes) -> None:
-        """Rewrite the content durably: after a failed sync, or a kill before it, it may be only in the page cache,
-        as clean pages that no later sync would write."""
+        """Rewrite the content durably: after a failed sync, or a kill before it, it may be only in the page cache, as
+        clean pages that no later sync would write."""
         handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             _write_all(handle, data)
@@ -100,7 +101,7 @@ class Journal:
             return False
 
     def _skip_damage(self, data: bytes, at: int) -> int:
-        """Where to continue after the damage at `at`: the end, when it is a torn tail. Raises WireError."""
+        """Where to continue after damage at `at`; a torn tail is cut off, and reading ends. Raises WireError."""
         following = _find_record(data, at + 1)
         if following is None and _is_torn(data, at):
             log.warning("journal_tail_cut", file=str(self._path), offset=at, bytes=len(data) - at)
@@ -120,7 +121,7 @@ class Journal:
 
 
 def _read_body(data: bytes, at: int) -> bytes | None:
-    """The body of the record at `at`; None when the record is not whole."""
+    """The body of the record at `at`; None when the record is incomplete or damaged."""
     if at + _HEAD.size > len(data):
         return None
     kind, size, crc = _HEAD.unpack_from(data, at)
@@ -132,12 +133,12 @@ def _read_body(data: bytes, at: int) -> bytes | None:
 
 
 def _compute_crcs(kind: bytes, body: bytes) -> tuple[int, int]:
-    """The crcs that such a record may have: the present one and that of earlier versions."""
+    """The crcs that such a record may have: the present form and that of earlier versions."""
     return google_crc32c.value(kind + body), google_crc32c.value(body)
 
 
 def _find_record(data: bytes, at: int) -> int | None:
-    """Where the first whole record at or after `at` begins; None = there is none. An empty body proves nothing."""
+    """The offset of the first whole record at or after `at`; None = there is none. An empty body proves nothing."""
     for begin in range(at, len(data) - _HEAD.size):
         if data[begin : begin + 1] in _KINDS and _read_body(data, begin):
             return begin
@@ -145,20 +146,20 @@ def _find_record(data: bytes, at: int) -> int | None:
 
 
 def _is_torn(data: bytes, at: int) -> bool:
-    """Whether the last record, which is not whole, may be a write that a crash cut short."""
+    """Whether the last record, which is incomplete, may be a write that a crash cut short."""
     left = len(data) - at - _HEAD.size
     if left <= 0:
         return True
     kind, size, crc = _HEAD.unpack_from(data, at)
     rest = data[at + _HEAD.size :]
     if any(rest) and any(crc in _compute_crcs(one, rest) for one in _KINDS):
-        return False  # the body is all there: its head was damaged
+        return False  # the body is complete, so its head was damaged
     short = kind in _KINDS and size > left
     return short or _has_empty_sector(data, at)
 
 
 def _has_empty_sector(data: bytes, at: int) -> bool:
-    """Whether a sector from `at` on, or the part of one at either end, holds zeros only."""
+    """Whether a sector after `at`, or the part of one at either end, contains only zeros."""
     while at < len(data):
         end = min(at - at % _SECTOR + _SECTOR, len(data))
         if not any(data[at:end]):

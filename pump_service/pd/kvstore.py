@@ -16,7 +16,7 @@ from pump_service.pd.journal import EVENTS, GRANT, REVOKE, STATE, Journal, Recor
 from pump_service.pd.mvcc import Mvcc
 
 COMPACT_BYTES = 8 << 20
-_LOST_LEASE_S = 60  # of a lease whose entry was dropped: its keys must not live for ever
+_LOST_LEASE_S = 60  # for a lease whose entry was dropped, so that its keys do not live forever
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ class KvStore:
 
     @property
     def compacted(self) -> int:
-        """The last revision that no watch can start at."""
+        """The last compacted revision; a watch can only start above it."""
         return self._mvcc.compacted
 
     def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
@@ -91,7 +91,7 @@ class KvStore:
             return response
 
     def txn(self, request: pb.TxnRequest) -> pb.TxnResponse:
-        """KV.Txn: all compares hold -> success, else failure; one revision for all its changes."""
+        """KV.Txn: success if all compares hold, else failure; one revision for all its changes."""
         with self._changed:
             succeeded = all(self._mvcc.holds(compare) for compare in request.compare)
             responses = self._write(request.success if succeeded else request.failure)
@@ -116,7 +116,7 @@ class KvStore:
         with self._changed:
             if lease_id not in self._leases:
                 raise KeyError("etcdserver: requested lease not found")
-            # The keys first: a crash in between leaves a lease without keys, which expires.
+            # Delete the keys first: a crash in between then leaves a lease without keys, which expires.
             keys = self._mvcc.keys_of_lease(lease_id)
             self._write([pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key)) for key in keys])
             self._journal.append([(REVOKE, pb.LeaseRevokeRequest(ID=lease_id).SerializeToString())])
@@ -152,14 +152,14 @@ class KvStore:
     def wait_changes(self, since: int, key: bytes, range_end: bytes, timeout_s: float) -> tuple[int, list[pb.Event]]:
         """Wait up to `timeout_s` for revision `since`; the revision reached and the matching events up to it.
 
-        Raises IndexError when some of them are forgotten.
+        Raises IndexError when some of them are no longer held.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self.revision >= since, timeout_s)
             return self.revision, self._mvcc.events_since(since, key, range_end)
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Wait until `ready()`, which is checked after each change and each `poke`, or the store closes."""
+        """Wait until `ready()` returns True, or the store closes; it is checked after each change and each `poke`."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or ready())
 
@@ -204,10 +204,10 @@ class KvStore:
             try:
                 self._journal.replace(self._snapshot())
             except OSError as error:
-                # The change that came before is durable in the long journal.
+                # The change that came before is durable in the uncompacted journal.
                 log.warning("journal_not_compacted", error=str(error))
                 return
-            # Relative to the live size, or a large registry would be rewritten at every change.
+            # The limit grows with the live size, otherwise a large registry would be rewritten at every change.
             self._compact_at = COMPACT_BYTES + 2 * self._journal.size()
 
     def _snapshot(self) -> Iterator[Record]:
@@ -217,7 +217,7 @@ class KvStore:
             yield GRANT, pb.LeaseGrantRequest(TTL=lease.ttl_s, ID=lease_id).SerializeToString()
 
     def _rewrite_clean(self) -> None:
-        """Replace the damaged journal by what is left, so that the next start finds no damage."""
+        """Replace the damaged journal by the remaining entries, so that the next start finds no damage."""
         for kv in self._mvcc.values():
             if kv.lease and kv.lease not in self._leases:
                 self._leases[kv.lease] = Lease(_LOST_LEASE_S, self._clock() + _LOST_LEASE_S)
@@ -233,7 +233,7 @@ class KvStore:
                     self._mvcc.replay(record.header.revision, record.events)
             elif kind == GRANT:
                 granted = pb.LeaseGrantRequest.FromString(body)
-                # As after a change of leader: every lease starts again with its full time.
+                # As after a change of leader, every lease starts again with its full time.
                 self._leases[granted.ID] = Lease(granted.TTL, self._clock() + granted.TTL)
             else:
                 self._leases.pop(pb.LeaseRevokeRequest.FromString(body).ID, None)

@@ -1,4 +1,4 @@
-"""The keys of the embedded etcd in memory: revisions, ranges, compares, and the changes of the recent past.
+"""The keys of the embedded etcd in memory: revisions, ranges, compares, and recent changes.
 
 Pure state: nothing here waits, writes a file or reads a clock. Errors are built-in ones that `etcd_service` turns into
 etcd's status codes: ValueError (invalid argument), KeyError (no such lease), IndexError (compacted or future revision).
@@ -15,12 +15,12 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from binlake.wire import etcd_pb2 as pb
 
 HISTORY = 20_000
-"""Changes kept for watches and reads that start in the past; older revisions count as compacted."""
+"""Number of changes held for watches and reads that start in the past; older revisions count as compacted."""
 COMPACTED = "etcdserver: mvcc: required revision has been compacted"
 
 
 class Mvcc:
-    """The state at `revision`; changes at or below `compacted` are forgotten."""
+    """The state at `revision`; changes at or below `compacted` are no longer held."""
 
     def __init__(self) -> None:
         self.revision = 1
@@ -30,7 +30,7 @@ class Mvcc:
         self._history: deque[pb.Event] = deque()
 
     def values(self) -> Iterable[pb.KeyValue]:
-        """All entries."""
+        """All present entries."""
         return self._live.values()
 
     def keys_of_lease(self, lease: int) -> list[bytes]:
@@ -51,7 +51,7 @@ class Mvcc:
         return pb.RangeResponse(kvs=[] if request.count_only else selected, more=more, count=len(kvs))
 
     def holds(self, compare: pb.Compare) -> bool:
-        """Whether the compare of a Txn holds; a missing key has zeros, and no value to compare."""
+        """Whether the compare of a Txn holds; a missing key counts as zeros and has no value to compare."""
         if not compare.range_end:
             return _holds(self._live.get(compare.key), compare)
         keys = _slice(self._keys, compare.key, compare.range_end)
@@ -73,7 +73,7 @@ class Mvcc:
             raise
 
     def undo(self, events: Sequence[pb.Event]) -> None:
-        """Take back events that were applied and not published."""
+        """Undo events that were applied and not published."""
         for event in reversed(events):
             if event.HasField("prev_kv"):
                 self._set(event.prev_kv)
@@ -81,29 +81,29 @@ class Mvcc:
                 self._unset(event.kv.key)
 
     def publish(self, revision: int, events: Sequence[pb.Event]) -> None:
-        """`revision` is reached by `events`, which are applied."""
+        """Set `revision` and record `events`, which are already applied."""
         self.revision = revision
         self._history.extend(events)
         while len(self._history) > HISTORY:
             self.compacted = self._history.popleft().kv.mod_revision
 
     def replay(self, revision: int, events: Sequence[pb.Event]) -> None:
-        """Apply and publish events of the journal."""
+        """Apply and publish events from the journal."""
         for event in events:
             if event.type == pb.Event.PUT:
                 self._set(event.kv)
-            elif event.kv.key in self._live:  # missing: its entry was damaged and was dropped by command
+            elif event.kv.key in self._live:  # the key is missing because its entry was damaged and dropped by command
                 self._unset(event.kv.key)
         self.publish(revision, events)
 
     def load(self, revision: int, kvs: Iterable[pb.KeyValue]) -> None:
-        """Load the state of a snapshot, without the changes that led to it."""
+        """Load the state from a snapshot, without the changes that led to it."""
         for kv in kvs:
             self._set(kv)
         self.revision = self.compacted = revision
 
     def events_since(self, revision: int, key: bytes, range_end: bytes) -> list[pb.Event]:
-        """Events at or above `revision` that match, in order. Raises IndexError when some are forgotten."""
+        """The matching events at or above `revision`, in order. Raises IndexError when some are no longer held."""
         if revision <= self.compacted:
             raise IndexError(COMPACTED)
         recent = itertools.takewhile(lambda event: event.kv.mod_revision >= revision, reversed(self._history))
@@ -160,12 +160,12 @@ class Mvcc:
     def _delete(self, request: pb.DeleteRangeRequest, events: list[pb.Event]) -> pb.DeleteRangeResponse:
         if not request.key:
             raise ValueError("etcdserver: key is not provided")
-        gone = self._select(pb.RangeRequest(key=request.key, range_end=request.range_end))
-        for old in gone:
+        removed = self._select(pb.RangeRequest(key=request.key, range_end=request.range_end))
+        for old in removed:
             self._unset(old.key)
             kv = pb.KeyValue(key=old.key, mod_revision=self.revision + 1)
             events.append(pb.Event(type=pb.Event.DELETE, kv=kv, prev_kv=old))
-        return pb.DeleteRangeResponse(deleted=len(gone), prev_kvs=gone if request.prev_kv else [])
+        return pb.DeleteRangeResponse(deleted=len(removed), prev_kvs=removed if request.prev_kv else [])
 
     def _set(self, kv: pb.KeyValue) -> None:
         if kv.key not in self._live:

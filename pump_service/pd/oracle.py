@@ -1,19 +1,19 @@
-"""Timestamps that never repeat and never fall, across restarts and clock steps (MISSION S0-16, hazards R-09).
+"""Timestamps that never repeat and never decrease, across restarts and clock steps (MISSION S0-16, hazards R-09).
 
-A bound is saved and fsynced ahead of use; a restart begins above it.
+A bound is saved and fsynced before timestamps up to it are used; a restart begins above it.
 
 *Led* mode (DESIGN 5, capture replay; the protocol of `proto/binlake/wire/clock.proto`):
 
 1. `binlake pd --led --start-ts N` starts held, in the millisecond after N. That and every later step is durable before
    it is answered, so a restart neither jumps to the wall clock nor repeats a timestamp.
 2. `Lead(ts, hold=true)` moves the bound: every timestamp given from now on is below `ts` and in the millisecond
-   before it, so that a fake binlog moves a watermark up close to the bound. Bounds do not fall: a lower one changes
-   nothing. A bound at or below a timestamp given already is refused (this driver is not fresh).
+   before it, so that a fake binlog moves a watermark up close to the bound. Bounds do not decrease: a lower one changes
+   nothing. A bound at or below a timestamp already given is refused (this driver is not fresh).
 3. A request that finds no room below the bound waits until the bound moves; it does not fail.
-4. `Lead(hold=false)` releases: the clock runs on at real pace from the bound, by a saved offset to the real clock.
+4. `Lead(hold=false)` releases: the clock advances in real time from the bound, by a saved offset to the real clock.
 
 Timestamps of the held clock have a logical part of at least `LED_LOGICAL`: a recorded cluster's own timestamps have
-small ones, so the two never meet.
+small ones, so the two never collide.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from binlake.base.durable import replace_file
 from binlake.errors import ConfigError, Permanent
 
 AHEAD_MS = 3000
-"""How far the saved bound runs ahead of a free clock: PD's own window."""
+"""How far the saved bound is ahead of a free clock: PD's own window."""
 AHEAD_HELD = 4096
-"""The same for a held clock, in timestamps: all of one bound share a millisecond."""
+"""The same for a held clock, as a number of timestamps: all below one bound share a millisecond."""
 LED_LOGICAL = 1 << 17
 MAX_COUNT = tso.MAX_LOGICAL >> 1
 
 
 @dataclass(frozen=True)
 class _Saved:
-    """The saved state: nothing above `bound_ts` was given; `held` below `lead_ts`; `offset_ms` to the real clock."""
+    """The saved state: no ts above `bound_ts` was given; `held` below `lead_ts`; `offset_ms` to the real clock."""
 
     bound_ts: int
     held: bool = False
@@ -84,7 +84,7 @@ class Oracle:
             return last
 
     def lead(self, bound: int) -> int:
-        """Hold the clock below `bound`; the last ts given. Raises Permanent when that is at or above `bound`."""
+        """Hold the clock below `bound`; return the last ts given. Raises Permanent when that is at or above `bound`."""
         with self._moved:
             if bound <= self._last:
                 raise Permanent(
@@ -97,7 +97,7 @@ class Oracle:
             return self._last
 
     def release(self) -> int:
-        """Let the clock run on at real pace from the bound; the last ts given."""
+        """Let the clock advance in real time from the bound; return the last ts given."""
         with self._moved:
             if self._saved.held:
                 start = max(tso.physical(self._saved.lead_ts), tso.physical(self._last)) + 1
@@ -107,7 +107,7 @@ class Oracle:
 
     @property
     def held(self) -> bool:
-        """Whether the clock is led, by this start or one before."""
+        """Whether the clock is led, by this process or an earlier one."""
         return self._saved.held
 
     @property
@@ -116,7 +116,7 @@ class Oracle:
         return self._stopped
 
     def stop(self) -> None:
-        """Wake every waiter; they get TimeoutError."""
+        """Wake all waiting threads; they get TimeoutError."""
         with self._moved:
             self._stopped = True
             self._moved.notify_all()
@@ -138,7 +138,7 @@ class Oracle:
 
     def _save_ahead(self, last: int) -> None:
         if last > self._saved.bound_ts:
-            # A held clock's bound stays below the lead, or a restart would seem to have passed it.
+            # A held clock's bound stays below the lead; otherwise a restart would assume that the lead was passed.
             held = min(last + AHEAD_HELD, tso.compose(self._held_ms(), tso.MAX_LOGICAL), self._saved.lead_ts - 1)
             bound = held if self._saved.held else tso.compose(tso.physical(last) + AHEAD_MS)
             self._save(replace(self._saved, bound_ts=bound))
@@ -156,7 +156,7 @@ class Oracle:
             ) from None
 
     def _begin(self, led_from: int | None) -> None:
-        """The first start of all."""
+        """The first start with this data directory."""
         if led_from is None:
             self._save(_Saved(bound_ts=0))
         else:
@@ -170,7 +170,7 @@ class Oracle:
 
 
 def _read_saved(values: dict[str, Any]) -> _Saved:
-    """Raises ValueError for damage; a file of an earlier version has no crc."""
+    """Read the saved state; a file of an earlier version has no crc. Raises ValueError for damage."""
     crc = values.pop("crc", None)
     if crc is not None and crc != _crc(values):
         raise ValueError("its crc does not match")
@@ -182,7 +182,7 @@ def _crc(values: dict[str, Any]) -> int:
 
 
 def _align_to_ms(first: int, count: int) -> int:
-    # A batch has one physical part: it moves to the next millisecond when it does not fit.
+    # All timestamps of a batch share one physical part: if the batch does not fit, it moves to the next millisecond.
     if tso.logical(first) + count - 1 > tso.MAX_LOGICAL:
         first = tso.compose(tso.physical(first) + 1)
     return first + count - 1

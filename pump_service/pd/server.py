@@ -28,10 +28,10 @@ from pump_service.pd.streams import STREAMS, Streams
 
 log = structlog.get_logger(__name__)
 
-# Tso, Watch and keep-alive streams hold a thread each for as long as they live; these are left for all other calls.
+# Each Tso, Watch and keep-alive stream occupies a thread while it is open; these threads are reserved for other calls.
 CALLS = 64
 LEASE_CHECK_S = 0.5
-# How often a Tso call that waits for a led clock checks whether its client is still there.
+# How often a Tso call that waits for a led clock checks whether its client is still connected.
 CLIENT_CHECK_S = 1.0
 OPTIONS = (
     ("grpc.so_reuseport", 0),
@@ -43,12 +43,11 @@ OPTIONS = (
 
 
 class PlacementDriver:
-    """One embedded PD on `data_dir`, for one process at a time; `port` 0 takes a free one.
+    """One embedded PD on `data_dir`, for one process at a time; if `port` is 0, it takes a free one.
 
     `cluster_id` None: the stored one, or a random one at the first start. `led_from`: a led clock (see `oracle`) that
     starts there. `advertise`: HOST:PORT that other machines reach, when it is not `host:port`. Raises ConfigError for a
-    directory in use or of another cluster, WireError for a damaged one,
-    unless `drop_damaged`. `tls`: serve by TLS only.
+    directory in use or of another cluster, WireError for a damaged one unless `drop_damaged`. `tls`: serve only by TLS.
     """
 
     def __init__(
@@ -96,9 +95,9 @@ class PlacementDriver:
         return f"{scheme}://{self._advertise or f'{self._host}:{self._port}'}"
 
     def start(self) -> PlacementDriver:
-        """Serve. Raises ConfigError when the address cannot be bound; nothing is left running then."""
+        """Serve. Raises ConfigError when the address cannot be bound; then nothing is left running."""
         add_PDServicer_to_server(_Pd(self), self._server)
-        if self._led:  # one call moves the clock for good: it is served only where the clock is meant to be led
+        if self._led:  # one call moves the clock permanently, so it is served only if the clock is meant to be led
             add_ClockServicer_to_server(_ClockService(self._oracle), self._server)
         self._server.add_generic_rpc_handlers(tuple(self._etcd.handlers()))
         self._leases.start()
@@ -133,7 +132,7 @@ class PlacementDriver:
         self.stop()
 
     def take(self, count: int, wanted: Callable[[], bool] = lambda: True) -> int:
-        """The last ts of a batch; waits for a led clock while `wanted`. Raises ValueError, TimeoutError."""
+        """The last ts of a batch; waits for a led clock while `wanted()`. Raises ValueError, TimeoutError."""
         while True:
             try:
                 return self._oracle.take(count, CLIENT_CHECK_S)
@@ -159,7 +158,7 @@ class _Pd(PDServicer):
         self._driver = driver
 
     def GetMembers(self, request: pb.GetMembersRequest, context: grpc.ServicerContext) -> pb.GetMembersResponse:  # noqa: ARG002
-        """The one member there is; no cluster-id check, as PD has it."""
+        """The only member; like PD, without a check of the cluster id."""
         member = pb.Member(name="binlake-pd", member_id=1, client_urls=[self._driver.url])
         return pb.GetMembersResponse(header=self._header(), members=[member], leader=member, etcd_leader=member)
 
@@ -177,7 +176,7 @@ class _Pd(PDServicer):
                 last = self._driver.take(request.count, context.is_active)
             except ValueError as error:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            except OSError as error:  # a TimeoutError, too
+            except OSError as error:  # TimeoutError is one of them
                 context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             stamp = pb.Timestamp(physical=tso.physical(last), logical=tso.logical(last))
             yield pb.TsoResponse(header=self._header(), count=request.count, timestamp=stamp)
@@ -191,7 +190,7 @@ class _ClockService(ClockServicer):
         self._oracle = oracle
 
     def Lead(self, request: LeadReq, context: grpc.ServicerContext) -> LeadResp:
-        """Move the bound, or release it."""
+        """Move the bound, or release the clock."""
         try:
             last = self._oracle.lead(request.ts) if request.hold else self._oracle.release()
         except BinlakeError as error:
@@ -202,7 +201,7 @@ class _ClockService(ClockServicer):
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    tls.server_context()  # reports unusable files, which grpcio does not
+    tls.server_context()  # raises for unusable files, which grpcio does not
     ca, key, cert = (b"" if file is None else file.read_bytes() for file in (tls.ca, tls.key, tls.cert))
     return grpc.ssl_server_credentials([(key, cert)], ca or None, require_client_auth=bool(ca))
 

@@ -1,4 +1,4 @@
-"""Bounds the streams of the embedded placement driver: each holds a thread, and calls must always find one."""
+"""Limits the open streams of the embedded placement driver: each holds a thread, and calls need threads, too."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 import grpc
 
 STREAMS = 2000
-"""Streams at a time; further ones are refused, and their clients retry or go elsewhere."""
+"""Streams open at a time; more are refused, and their clients retry or try another member."""
 
 Stream = Callable[[Iterator[Any], grpc.ServicerContext], Iterator[Any]]
 
 
 class Streams:
-    """Counts them."""
+    """Counts open streams."""
 
     def __init__(self, limit: int = STREAMS) -> None:
         self._limit = limit
         self._free = threading.BoundedSemaphore(limit)
 
     def bound(self, serve: Stream) -> Stream:
-        """`serve`, refused while there are too many."""
+        """Wrap `serve` so that a call is refused while too many streams are open."""
 
         def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             if not self._free.acquire(blocking=False):

@@ -1,4 +1,4 @@
-"""The pump: keeps binlogs durable and in order, and serves complete transactions to consumers.
+"""The pump: stores binlogs durably and in order, and serves complete transactions to consumers.
 
-The way of a binlog: service -> value log (fsync, ack) -> index -> sorter -> watermark -> pull (tidb-binlog 2).
+A binlog's path: service -> value log (fsync, ack) -> index -> sorter -> watermark -> pull (tidb-binlog 2).
 """

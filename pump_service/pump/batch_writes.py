@@ -1,4 +1,4 @@
-"""WriteBinlogs: many binlogs in one call, each stored or refused as if it had come alone; one answer for all."""
+"""WriteBinlogs: many binlogs in one call. Each is stored or refused as if it had come alone; one answer covers all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pump_service.pump.service import PumpService
 
 
 class BatchWrite:
-    """The binlogs of one call; `done(answer)` when each has its outcome, maybe on the log's thread.
+    """The binlogs of one call. `done(answer)` is called when each has its outcome, possibly on the log's thread.
 
     Raises DecodeError for a message that is not a WriteBinlogsReq.
     """
@@ -24,18 +24,18 @@ class BatchWrite:
         self._request = WriteBinlogsReq.FromString(message)
         self._done = done
         self._next = 0
-        self._left = len(self._request.payloads) + 1  # one for the end of handing over
+        self._left = len(self._request.payloads) + 1  # one extra until all are handed over
         self._refusals: list[Refusal] = []
         self._lock = threading.Lock()
         self.since = time.perf_counter()
 
     @property
     def size(self) -> int:
-        """Bytes that are not handed over yet."""
+        """Bytes not handed over yet."""
         return sum(map(len, self._request.payloads[self._next :]))
 
     def submit(self) -> bool:
-        """Hand over what is left; False if there was no room from some binlog on."""
+        """Hand over the remaining binlogs; False if the storage ran out of room before the last one."""
         request = self._request
         while self._next < len(request.payloads):
             number = self._next
@@ -52,7 +52,7 @@ class BatchWrite:
         return True
 
     def refuse(self, error: BinlakeError) -> None:
-        """What is not handed over will not be stored."""
+        """Refuse the binlogs that are not handed over yet."""
         for number in range(self._next, len(self._request.payloads)):
             self._service.metrics.count_refusal(time.perf_counter() - self.since)
             self._put(number, error)

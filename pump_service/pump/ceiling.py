@@ -1,12 +1,12 @@
 """Refuses timestamps from the future: nothing above PD's clock plus a small slack is stored (invariant 2).
 
 A commit_ts above every timestamp that PD has issued would raise the watermark past transactions that are still open,
-and at the next start PD's clock would appear to be behind the data. Writers get their timestamps from PD, so each is
-below one that PD issues after the write arrived.
+and at the next start PD's clock would appear to be behind the data. Writers get their timestamps from PD, so a valid
+timestamp is below any that PD issues after the write arrived.
 
-Most writes are checked against the newest timestamp known here, without a call; it is renewed in the background before
-it is too old. Only a write above it waits for a fresh one. While PD does not answer, its clock is assumed to run on at
-real pace.
+Most writes are checked against the newest timestamp known here, without a call to PD; a background thread renews it
+before it is too old. Only a write above it waits for a fresh one. While PD does not answer, its clock is assumed to
+advance in real time.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ log = structlog.get_logger()
 
 SLACK_S = tso.physical(tso.FUTURE_SLACK) / 1000
 _WAITING = 4096  # writes that may wait for PD's answer at the same time
-_RETRY_S = 1.0  # between two questions to a PD that does not answer
+_RETRY_S = 1.0  # seconds between two requests to a PD that does not answer
 
 OnJudged = Callable[[BinlakeError | None], None]
-"""Called once, on a thread of the ceiling: None = the timestamp may be stored, else why not."""
+"""Called once, on a thread of the ceiling: None = the timestamp may be stored, otherwise the reason to refuse it."""
 
 
 class Ceiling:
-    """Judges timestamps; thread-safe.
+    """Checks timestamps; thread-safe.
 
     `clock`: returns a fresh TSO or raises SourceUnavailable. `slack_s`: how far above it a timestamp may be.
-    `monotonic`: a clock in seconds. `refused`: how many were refused.
+    `monotonic`: a clock in seconds. `refused`: how many timestamps were refused.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Ceiling:
         self._slack = tso.compose(int(slack_s * 1000))
         self._monotonic = monotonic
         self._known, self._known_at = 0, 0.0
-        self._calm = 0  # PD is not asked about timestamps up to this one
+        self._calm = 0  # timestamps up to this one are admitted without asking PD
         self._answers = True
         self._asked_at = float("-inf")
         self._waiting: list[tuple[int, OnJudged]] = []
@@ -59,16 +59,16 @@ class Ceiling:
         return now
 
     def estimate_now(self) -> int:
-        """PD's clock as last read, and the real time since."""
+        """PD's clock as last read, plus the real time that has passed since."""
         with self._lock:
             return self._known + self._elapsed_ts()
 
     def admits(self, ts: int) -> bool:
-        """Whether `ts` may be stored, by what is known; False: call `ask`. Never blocks."""
+        """Whether `ts` may be stored according to the newest known timestamp. If False, call `ask`. Never blocks."""
         return ts <= self._calm or self._admits_recent(ts)
 
     def ask(self, ts: int, on_judged: OnJudged) -> None:
-        """Judge `ts` by a fresh timestamp, on a thread. Raises Transient when too many wait for PD's answer."""
+        """Check `ts` against a fresh timestamp, on a thread. Raises Transient when too many writes wait for one."""
         with self._lock:
             if len(self._waiting) >= _WAITING:
                 raise Transient("too many writes wait for PD's clock", where={"ts": ts})
@@ -76,7 +76,7 @@ class Ceiling:
             self._start_asking()
 
     def highest_allowed(self) -> int:
-        """The greatest timestamp that may be stored, by what is known; while PD is away it advances at real pace."""
+        """The greatest timestamp that may be stored now; while PD is unreachable it advances in real time."""
         with self._lock:
             return self._highest_allowed()
 
@@ -115,7 +115,7 @@ class Ceiling:
     def _answer(self, on_judged: OnJudged, ts: int, failure: BinlakeError | None) -> None:
         try:
             on_judged(self._judge(ts, failure))
-        except Exception:  # a fault of that write: the others still need their answers
+        except Exception:  # the callback of one write failed; the other writes still need their answers
             log.exception("verdict_not_delivered", ts=ts)
 
     def _renew(self) -> BinlakeError | None:

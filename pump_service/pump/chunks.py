@@ -1,6 +1,7 @@
 """Splits a batch of transactions into framed messages, in pieces that do not block the loop for long.
 
-One message a binlog, as the original does; or many in one, for a consumer that asked for blocks (binlake.wire.blocks).
+Each message carries one binlog, as the original's do, or many binlogs for a consumer that asked for blocks
+(binlake.wire.blocks).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LARGE = 1 << 20  # bytes: larger payloads are not copied
 
 
 def split_into_frames(batch: TransactionBatch, call: Call, *, blocks: bool) -> Iterator[tuple[int, list[bytes]]]:
-    """The frames of `batch` for `call`, a few at a time, each time with the last commit_ts in them."""
+    """The frames of `batch` for `call`, a few at a time, each group with the last commit_ts it contains."""
     return _frame_in_blocks(batch, call) if blocks else _frame_singly(batch.transactions(), call)
 
 

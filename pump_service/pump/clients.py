@@ -1,6 +1,7 @@
 """The clients of a pump: PD for time, the registry for members, TiDB and TiKV for the outcomes of transactions.
 
-Each is made from the configuration unless it was passed in; with an oracle passed in, TiKV is not looked for.
+The configuration determines each client that the caller does not pass in. If an oracle is passed in, the pump does not
+look for TiKV.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from pump_service.pump.config import PumpConfig
 from pump_service.pump.membership import Claim, ClusterClock, Members
 from pump_service.pump.resolver import NoStatusSource, StatusSource
 
-_CLAIM_S = 10  # seconds after its holder was last heard of until a node id is free again,
-_CLAIM_BEATS = 3  # or this many heartbeats, whichever is longer
+# A node id is free again after this many seconds without a heartbeat from its holder, or after this many heartbeat
+# intervals, whichever is longer.
+_CLAIM_S = 10
+_CLAIM_BEATS = 3
 
 
 class Clients:
@@ -39,7 +42,7 @@ class Clients:
         self.tikv: TikvStatus | None = None
 
     def find_regions(self) -> RegionClient | None:
-        """The regions of the cluster; None where PD has none, as the embedded one. Raises SourceUnavailable."""
+        """The regions of the cluster; None where PD knows none, such as the embedded PD. Raises SourceUnavailable."""
         if not self._looks_for_tikv:
             return None
         regions = RegionClient(self._config.pd_urls, tls=self._config.tls.rpc())
@@ -49,11 +52,11 @@ class Clients:
         return None
 
     def ask_tikv(self, regions: RegionClient, store_uuid: str) -> None:
-        """Ask TiKV from now on, by these regions."""
+        """From now on, ask TiKV for outcomes, using these regions."""
         self.tikv = TikvStatus(regions, f"binlake-pump-{store_uuid}", tls=self._config.tls.rpc())
 
     def claim(self, node_id: str, store_uuid: str, host: str) -> Claim | None:
-        """The claim that keeps a second pump of this name out; None where a registry was passed in: it has no etcd."""
+        """The claim that keeps a second pump of this name out; None with a passed-in registry, which has no etcd."""
         if not self._claims:
             return None
         ttl_s = max(_CLAIM_S, round(_CLAIM_BEATS * self._config.heartbeat_interval_s))

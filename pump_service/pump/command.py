@@ -28,12 +28,12 @@ from pump_service.pump.settings import PumpFile, add_flags, ignored_keys, read_s
 
 log = structlog.get_logger()
 
-_SWITCH_S = 0.001  # how long one thread may keep Python's lock while others wait; Python's own is 0.005
+_SWITCH_S = 0.001  # seconds that one thread may hold Python's lock while others wait; Python's default is 0.005
 
 
 def _end_the_process(args: threading.ExceptHookArgs) -> None:
-    # A pump with a dead thread must not look alive, not even when its log cannot be written (a full disk); a restart
-    # loses nothing that was acked.
+    # A pump with a dead thread must not look alive, not even when its log cannot be written (a full disk). A restart
+    # loses no acked binlog.
     try:
         threading.__excepthook__(args)
     finally:
@@ -42,13 +42,13 @@ def _end_the_process(args: threading.ExceptHookArgs) -> None:
 
 
 class PumpCommand:
-    """The command; its options have the original's names where it has them (tidb-binlog 2.12)."""
+    """The command. Its options have the original's names where the original has such an option (tidb-binlog 2.12)."""
 
     name = "pump"
     help = "run a pump: stores binlogs durably and serves complete transactions in commit order"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The settings of a pump, `--processes`, and the actions beside running."""
+        """Declare the settings of a pump, `--processes`, and the subcommands."""
         add_flags(parser)
         add = parser.add_argument
         add(
@@ -77,7 +77,8 @@ class PumpCommand:
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Serve until the end; 0 after a clean one. Raises BinlakeError when it cannot start or lost its node id."""
+        """Serve until asked to leave; 0 after a clean exit. Raises BinlakeError if it cannot start or lost its node
+        id."""
         if args.action == "forget":
             return _forget_pump(args)
         settings = read_settings(args)
@@ -96,7 +97,7 @@ class PumpCommand:
 
 
 def _forget_pump(args: argparse.Namespace) -> int:
-    # A pump has no lake and reads no replication: this is imported only when the command is called.
+    # A pump has no lake and reads no replication, so this is imported only when the command is called.
     from binlake.config import load_replication
     from binlake.lake.forget import forget
     from binlake.lake.paths import LakePaths
@@ -112,17 +113,17 @@ def _forget_pump(args: argparse.Namespace) -> int:
 def _set_aside(config: PumpConfig, *, accept_loss: bool) -> int:
     with contextlib.closing(PdClient(config.pd_urls, tls=config.tls.rpc())) as pd:
         line = pd.tso() + tso.compose(int(config.future_slack_s * 1000))
-    doomed = set_aside(config.data_dir, line) if accept_loss else find_above(config.data_dir, line)
-    for binlog in doomed:
+    binlogs = set_aside(config.data_dir, line) if accept_loss else find_above(config.data_dir, line)
+    for binlog in binlogs:
         when = tso.to_datetime(binlog.ts).isoformat(timespec="seconds") if binlog.ts <= tso.LAST_TS else "after 2099"
         size = len(binlog.payload)
         print(f"{binlog.kind} start_ts={binlog.start_ts} commit_ts={binlog.commit_ts} ({when}), {size} bytes")
-    if not doomed:
+    if not binlogs:
         print(f"no binlog is above {line}")
     elif accept_loss:
-        print(f"{len(doomed)} moved out, copies are in {config.data_dir / 'aside'}; the next start rebuilds the index")
+        print(f"{len(binlogs)} moved out, copies are in {config.data_dir / 'aside'}; the next start rebuilds the index")
     else:
-        print(f"{len(doomed)} are above {line}; --accept-loss moves them out: no window will contain them")
+        print(f"{len(binlogs)} are above {line}; --accept-loss moves them out: no window will contain them")
     return 0
 
 
@@ -141,14 +142,14 @@ def _serve(config: PumpConfig) -> int:
 
 def tune() -> None:
     """Tune the interpreter for a process that runs nothing but a pump."""
-    # A stream at full speed may keep Python's lock this long while an fsync has returned and its writers wait.
+    # A stream at full speed may hold Python's lock this long while an fsync has returned and its writers wait.
     sys.setswitchinterval(_SWITCH_S)
     collect_rarely()
 
 
 def raise_file_limit() -> None:
     """Raise the limit of open files to what this process may have."""
-    # LevelDB, connections and streams want many files; a shell's soft limit is often 1024.
+    # LevelDB, connections and streams need many files; a shell's soft limit is often 1024.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -38,7 +38,7 @@ class TlsFiles:
 
     @property
     def wanted(self) -> bool:
-        """Whether the pump speaks TLS."""
+        """Whether TLS is configured."""
         return bool(self.cert or self.key or self.ca)
 
     def rpc(self) -> Tls | None:
@@ -48,11 +48,11 @@ class TlsFiles:
 
 @dataclass(frozen=True)
 class PumpConfig:
-    """Settings of one pump. Intervals in seconds, sizes in bytes. `addr` with port 0 takes a free port.
+    """Settings of one pump. Intervals in seconds, sizes in bytes. If `addr` has port 0, the system chooses a free port.
 
     An empty `node_id` means host:port of the advertised address, remembered in the data directory. `socket` is the path
-    of a second, Unix listener. `gc_s` 0 = binlogs are never collected; `gc_force_after_s` 0 = never before every
-    registered consumer has them. `ask_tikv`: where PD has regions, TiKV gives the outcome of a prewrite.
+    of an additional Unix socket. `gc_s` 0 = binlogs are never collected; `gc_force_after_s` 0 = never before every
+    registered consumer has read them. `ask_tikv`: if PD knows regions, ask TiKV for the outcome of a prewrite.
     `admin_token_file`: empty = `admin-token` in the data directory; `protect_state`: see Gate.
     """
 
@@ -85,7 +85,7 @@ class PumpConfig:
 
     @property
     def token_file(self) -> Path:
-        """The path of the token for commands."""
+        """The path of the file with the token for commands."""
         return Path(self.admin_token_file) if self.admin_token_file else self.data_dir / "admin-token"
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_log_position(text: str) -> Pointer:
-    """The position in the value log of "000012.vlog@4711". Raises ConfigError."""
+    """Parse a position in the value log, such as "000012.vlog@4711". Raises ConfigError."""
     match = re.fullmatch(r"(\d+)\.vlog@(\d+)", text)
     if match is None:
         raise ConfigError(

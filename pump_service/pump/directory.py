@@ -1,7 +1,7 @@
-"""The data directory of one pump: one process holds it, and its small files say to whom it belongs.
+"""The data directory of one pump: one process locks it, and small files in it record to whom it belongs.
 
-`.lock`: the process that holds it. `.uuid`: the store's own id (hazards R-06). `.node`, `.cluster`: node id and cluster
-id (hazards R-09).
+`.lock`: locked by the running process. `.uuid`: the store's own id (hazards R-06). `.node`, `.cluster`: node id and
+cluster id (hazards R-09).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pump_service.pump.files import Files
 
 
 class DataDirectory:
-    """The directory with its lock and its small files. Raises Permanent when another process holds it."""
+    """The directory with its lock and its small files. Raises Permanent when another process holds the lock."""
 
     def __init__(self, path: Path, files: Files | None = None) -> None:
         self.path = path
@@ -30,11 +30,11 @@ class DataDirectory:
         self.store_uuid = self.remember("uuid", str(uuid.uuid4()))
 
     def recall(self, name: str) -> str:
-        """The content of the small file `.name`; empty when there is none."""
+        """The content of the small file `.name`; empty when it does not exist."""
         return (self._files.read_small(self.path / f".{name}") or b"").decode().strip()
 
     def remember(self, name: str, value: str) -> str:
-        """The content of `.name`, written durably with `value` when there is none yet: the first value stays."""
+        """Return the content of `.name`; if the file does not exist, first create it durably with `value`."""
         known = self.recall(name)
         if known:
             return known
@@ -42,14 +42,14 @@ class DataDirectory:
         return value
 
     def replace(self, name: str, value: str) -> None:
-        """Write `.name` durably, replacing what it held."""
+        """Write `.name` durably, replacing its old content."""
         self._files.replace(self.path / f".{name}", value.encode())
 
     def available_bytes(self) -> int:
-        """Bytes of the file system that an ordinary user may still take."""
+        """Free bytes of the file system that are available to an ordinary user."""
         stat = os.statvfs(self.path)
         return stat.f_bavail * stat.f_frsize
 
     def close(self) -> None:
-        """Free the directory for another process; idempotent."""
+        """Unlock the directory for another process; idempotent."""
         self._lock.release()

@@ -1,4 +1,4 @@
-"""A stored binlog in words: the original's text form, and JSON with its tables and row counts (S0-75)."""
+"""A stored binlog in readable form: the original's text form, and JSON with its tables and row counts (S0-75)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pump_service.pump.heads import head_of
 from pump_service.pump.sorter import Kind
 from pump_service.pump.storage import Storage
 
-_SHOWN_BYTES = 64 << 10  # of one field: making its text takes some 60 times that memory
-_PARSED_BYTES = 64 << 20  # of a larger binlog only the head is shown
+_SHOWN_BYTES = 64 << 10  # bytes of one field; formatting them takes some 60 times that memory
+_PARSED_BYTES = 64 << 20  # bytes; of a larger binlog only the head is shown
 
 _NAMED = {ord("\n"): r"\n", ord("\r"): r"\r", ord("\t"): r"\t", ord('"'): r"\"", ord("\\"): r"\\"}
 
 
 def as_text(payload: bytes) -> str:
-    """The fields that are set, in the original's protobuf text form; a long one is cut, with its size."""
+    """The fields that are set, in the original's protobuf text form. A long field is cut and shown with its size."""
     binlog = _parse_binlog(payload)
     words = [f"tp:{BinlogType.Name(binlog.tp)}"]
     for field, value in binlog.ListFields():
         if field.name == "tp":
             continue
         if value in (0, b""):
-            continue  # Go leaves it out
+            continue  # Go omits it
         if isinstance(value, int):
             words.append(f"{field.name}:{value}")
         else:
@@ -35,7 +35,7 @@ def as_text(payload: bytes) -> str:
 
 
 def as_json(payload: bytes, storage: Storage) -> dict[str, Any]:
-    """Type, timestamps as decimal strings, and the tables with their row counts; a C shows those of its P."""
+    """Type, timestamps as decimal strings, and the tables with their row counts; for a C, those of its P."""
     binlog = _parse_binlog(payload)
     body = _read_prewrite(binlog, storage) if binlog.tp == Commit else binlog
     return {

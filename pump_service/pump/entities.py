@@ -1,7 +1,7 @@
-"""PullBinlogResp messages for the wire, many at once: the bytes that protobuf would write, at a tenth of its cost.
+"""PullBinlogResp messages for the wire, many at once: the same bytes as protobuf would write, at a tenth of the cost.
 
-entity (field 1) = pos (1, empty: Go emits it), payload (2), meta (4) = startTs (1), commitTs (2). gRPC's prefix comes
-before each message. The timestamps of a batch are encoded together, by columns.
+entity (field 1) = pos (1, empty: Go emits it), payload (2), meta (4) = startTs (1), commitTs (2). Each message is
+preceded by gRPC's prefix. The timestamps of a batch are encoded together, column by column.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from binlake.wire.pump_pb2 import PullBinlogResp
 
 _PREFIX = struct.Struct(">BI")
 _FEW = 8
-_NINE = 1 << 56  # timestamps from here below 2^63 are varints of nine bytes: all since 2016
+_NINE = 1 << 56  # timestamps from this one to below 2^63 are varints of nine bytes: all since 2016
 _META_BYTES = 22
 _SHIFTS = np.arange(0, 63, 7, dtype=np.uint64)
 
@@ -56,14 +56,14 @@ def frame_batch(batch: Sequence[Entity]) -> bytes:
 
 
 def frame_pieces(entity: Entity) -> tuple[bytes, bytes, bytes]:
-    """One message with its prefix, in pieces of which the second is the payload itself: a large one is not copied."""
+    """One message with its prefix, in pieces. The second piece is the payload itself, so a large one is not copied."""
     start_ts, commit_ts, payload = entity
     meta = b"".join(tag + write_uvarint(ts) for tag, ts in ((b"\x08", start_ts), (b"\x10", commit_ts)) if ts)
     return _encode_head(len(payload), len(meta) + 2), payload, b"\x22" + bytes((len(meta),)) + meta
 
 
 def _encode_metas(ts: NDArray[np.uint64]) -> bytes:
-    """The meta fields, 22 bytes each: tag, length, and a tag and nine bytes for each ts."""
+    """The meta fields, 22 bytes each: tag and length, then a tag and nine bytes for each ts."""
     out = np.empty((ts.shape[1], _META_BYTES), np.uint8)
     out[:, 0], out[:, 1], out[:, 2], out[:, 12] = 0x22, 20, 0x08, 0x10
     for values, begin in zip(ts, (3, 13), strict=True):
@@ -74,7 +74,7 @@ def _encode_metas(ts: NDArray[np.uint64]) -> bytes:
 
 @lru_cache(4096)
 def _encode_head(size: int, meta: int) -> bytes:
-    """All that comes before a payload of `size` bytes that is followed by a meta field of `meta` bytes."""
+    """The bytes before a payload of `size` bytes that is followed by a meta field of `meta` bytes."""
     payload = b"\x12" + write_uvarint(size) if size else b""
     entity = 2 + len(payload) + size + meta
     response = b"\x0a" + write_uvarint(entity)

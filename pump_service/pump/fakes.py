@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 class FakeWriter:
-    """Writes a fake binlog when since the last look only fakes have moved the watermark (hazards R-50)."""
+    """Writes a fake binlog if only fakes have moved the watermark since the last check (hazards R-50)."""
 
     def __init__(self, storage: Storage, clock: Callable[[], int], service: PumpService) -> None:
         self._storage = storage
@@ -24,7 +24,7 @@ class FakeWriter:
         self._seen = 0
 
     def tick(self) -> None:
-        """Write a fake if the watermark has not moved; a failure is shown by Info, not raised."""
+        """Write a fake if the watermark has not moved. A failure is shown by Info, not raised."""
         watermark = self._storage.watermark
         if watermark > self._seen:
             self._seen = watermark

@@ -1,9 +1,11 @@
-"""Finds, at a start, where a value-log file without a footer ends, and makes what is before it durable (hazards R-01).
+"""At a start, finds where a value-log file without a footer ends, and makes everything before that durable (hazards
+R-01).
 
-The rule: only bytes that cannot have been acked are cut off. A write is acked after its sync; the next write comes
-after that and records where it began. So damage is a torn write, and marks the end, unless a record behind it belongs
-to a later write: then the disk lost stored data, which is reported and never skipped. Bytes that are not known to be
-synced may be in the page cache only: they are written and synced again before anything relies on them.
+The rule: only bytes that cannot have been acked are cut off. A write is acked after its sync; the next write starts
+after that and records where it began. So damage is a torn write and marks the end of the file, unless a record after
+the damage belongs to a later write: then the disk lost stored data, which is reported and never skipped. Bytes that are
+not known to be synced may be in the page cache only, so they are written and synced again before anything relies on
+them.
 """
 
 from __future__ import annotations
@@ -27,15 +29,15 @@ _PIECE = 4 << 20
 
 
 class KnownSynced(NamedTuple):
-    """The last record that the index knows to be synced, and the greatest ts of its file up to there."""
+    """The last record that the index knows to be synced, and the greatest ts of its file up to that record."""
 
     place: Pointer
     max_ts: int
 
 
 class UnsealedFile(NamedTuple):
-    """A file without a valid footer. `last`: no record was ever written after it. `until`: there were records at least
-    up to this offset. `sync`: whether acks wait for the disk."""
+    """A file without a valid footer. `last`: no later file has a record, so it may end in a torn write. `until`:
+    records are known to have reached at least this offset. `sync`: whether acks wait for the disk."""
 
     path: Path
     file: io.FileIO
@@ -46,7 +48,8 @@ class UnsealedFile(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where the records end, their greatest ts, whether a valid footer follows, how many damaged parts were skipped."""
+    """The end of the records, their greatest ts, whether a valid footer follows, and how many damaged parts were
+    skipped."""
 
     offset: int
     max_ts: int
@@ -55,7 +58,7 @@ class End(NamedTuple):
 
 
 def damage_error(frame: Frame, offset: int, reason: str) -> Permanent:
-    """The error for bytes of the value log that were stored and are damaged or gone."""
+    """The error for bytes of the value log that were stored and are now damaged or missing."""
     name = f"{frame.fid:06d}.vlog"
     return Permanent(
         f"the value log is damaged: {reason}",
@@ -72,7 +75,7 @@ def settle_end(
     accepted: Collection[Pointer],
     stop: StopAsked = never_stop,
 ) -> End:
-    """Find the end of a file without a footer, cut off what was never acked after it, and make all before it durable.
+    """Find the end of a file without a footer, cut off unacked bytes after it, and make everything before it durable.
 
     Raises Permanent where stored binlogs are lost, StartStopped (nothing was changed), OSError.
     """
@@ -92,7 +95,7 @@ def settle_end(
         log.warning("value_log_tail_cut", file=unsealed.path.name, offset=walk.at, bytes=size - walk.at)
         files.truncate(unsealed.file, walk.at)
     if unsealed.sync:
-        # What the index has seen synced is not rewritten: until the next sync an overwritten block may be lost.
+        # What the index knows to be synced is not rewritten: an overwritten block may be lost until the next sync.
         proved = _end_of_record(files, unsealed, start) if at_head else 0
         _rewrite(files, unsealed, max(walk.synced, proved), walk.at)
     return End(walk.at, max_ts, False, given_up)
@@ -108,7 +111,7 @@ def lost_end_error(head: Pointer, end: Pointer) -> Permanent:
 
 
 def log_accepted_damage(frame: Frame, walk: Walk) -> int:
-    """Log the damage that was accepted; the number of stretches."""
+    """Log the damage that the operator accepted; return the number of damaged stretches."""
     for offset, size in walk.passed_over:
         log.error("value_log_damage_accepted", file=f"{frame.fid:06d}.vlog", offset=offset, bytes=size)
     return len(walk.passed_over)
@@ -136,7 +139,7 @@ def _check_complete(files: Files, unsealed: UnsealedFile, walk: Walk, size: int,
 
 
 def _has_later_write(files: Files, unsealed: UnsealedFile, damage: int, size: int) -> bool:
-    """Whether a record after the damage was written once the damaged bytes had been synced."""
+    """Whether some record after the damage belongs to a write that began after the damaged bytes had been synced."""
     at = damage + 1
     while True:
         try:
@@ -151,7 +154,7 @@ def _has_later_write(files: Files, unsealed: UnsealedFile, damage: int, size: in
 
 
 def _end_of_record(files: Files, unsealed: UnsealedFile, at: int) -> int:
-    """Where the record that begins `at` ends."""
+    """The end offset of the record that begins at offset `at`."""
     frame = unsealed.frame
     header = frame.header_at(files.read(unsealed.file, at, frame.header_bytes), 0, at)
     return at + frame.header_bytes + header.length

@@ -1,16 +1,16 @@
-"""The follower of the value log: indexes what is durable, sorts it, and only then shows the watermark.
+"""The follower of the value log: indexes durable records, sorts them, and only then shows the new watermark.
 
 One thread owns the index's writes and the sorter. A watermark is shown after the batch that carries it is in the index,
-so a reader that sees W finds every transaction up to W there. The head pointer covers only what is on the disk, checked
-once a second, and the sorter's state is saved with it: after a power failure, too, everything behind the head is
-indexed again.
+so a reader that sees W finds every transaction up to W in the index. The head pointer covers only records whose index
+entries are on disk (checked once a second), and the sorter's state is saved with it. So after a power failure, too,
+everything after the head is indexed again.
 
 A failing index is retried for half a minute; then the thread dies, and the pump with it (LevelDB keeps some errors
-until it is opened again). After a failure during which the pump was stopped nothing more is written: the head never
-skips it.
+until it is opened again). If the pump is stopped during such a failure, the follower writes nothing more, so that the
+head never skips the failed entries.
 
-Memory is bounded however slow the index is: what does not fit into the queue is read back from the value log later
-(tidb-binlog 2.4, the slow chaser).
+Memory is bounded however slow the index is: entries that do not fit into the queue are read back from the value log
+later (tidb-binlog 2.4, the slow chaser).
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ from pump_service.pump.vlog import ValueLog
 log = structlog.get_logger()
 
 _PUTS = 1024  # entries of one LevelDB batch
-_PACE_S = 0.01  # between two batches that are not full: what comes meanwhile shares the cost of one
+_PACE_S = 0.01  # seconds between two batches that are not full: entries that arrive meanwhile share one batch
 _RETRY_S = 1.0  # tidb-binlog 2.4
-_PATIENCE_S = 30.0  # with an index that fails
+_PATIENCE_S = 30.0  # seconds between tries to write to a failing index
 _SYNC_S = 1.0
-_DUMP_SHARE = 20  # writing the state may take a twentieth of the time
+_DUMP_SHARE = 20  # saving the state may take a twentieth of the time
 _QUEUE = 1 << 18  # entries in memory, some 300 bytes each
-_PREWRITE, _COMMIT, _TAKEN = Kind.PREWRITE, Kind.COMMIT, Outcome.TAKEN  # a look-up in an Enum is a call
+_PREWRITE, _COMMIT, _TAKEN = Kind.PREWRITE, Kind.COMMIT, Outcome.TAKEN  # looking up an Enum member costs a call
 _FILE_MAX = struct.Struct("<q")
-# As Entry(...) and Pointer(...), without a call of Python code for each of a hundred million records.
+# Same as Entry(...) and Pointer(...), without a call of Python code for each of a hundred million records.
 _new_entry, _new_pointer = partial(tuple.__new__, Entry), partial(tuple.__new__, Pointer)
 
 
 @dataclass(slots=True)
 class Counters:
-    """Counted so far in this process, shown by Info.
+    """Counts of this process, shown by Info.
 
     late_commits: C that arrived too late for a pull to show them in commit order (hazards R-08). early_commits: C whose
     commit_ts was fetched before the ack of its P (hazards R-09). duplicates: the same C again (harmless). slow_chases:
-    how often the index fell so far behind that the log had to be read back. contradicted: R of a writer whose
+    how often the index fell so far behind that the log had to be read back. contradicted: R from a writer although the
     transaction was committed (hazards R-07). collected_files, collected_keys, done_gc_ts: what GC removed, and the gcTS
-    of the last one that finished.
+    of the last finished GC.
     """
 
     late_commits: int = 0
@@ -79,7 +79,7 @@ def entry_of(pointer: Pointer, payload: bytes) -> Entry:
 
 
 def entries_of(fid: int, stretch: Stretch) -> list[Entry]:
-    """The entries of records read back from file `fid`, whose crc was checked. Raises WireError."""
+    """The entries of records read back from file `fid`, whose crc has been checked. Raises WireError."""
     data, places = stretch
     entries = list[Entry]()
     add, kinds = entries.append, KINDS
@@ -91,7 +91,7 @@ def entries_of(fid: int, stretch: Stretch) -> list[Entry]:
             add(entry_of(pointer, data[begin:end]))
         elif tp:
             add(_new_entry((kinds[tp], start_ts, commit_ts, pointer, b"")))
-        elif data[key + 1] < 0x80:  # the length of a usual key is one byte
+        elif data[key + 1] < 0x80:  # the length of an ordinary key fits into one byte
             add(_new_entry((_PREWRITE, start_ts, commit_ts, pointer, data[key + 2 : cut])))
         else:
             add(entry_of(pointer, data[begin:end]))
@@ -99,7 +99,7 @@ def entries_of(fid: int, stretch: Stretch) -> list[Entry]:
 
 
 class Backlog:
-    """What the follower still has to process: entries in log order, or a stretch of the log to be read back."""
+    """What the follower still has to process: entries in log order, or a stretch of the log to read back."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -110,7 +110,7 @@ class Backlog:
         self.stretches = 0
 
     def put(self, entries: list[Entry], end: Pointer) -> None:
-        """Add entries that end at `end`; when they do not fit, only `end` is remembered. Never blocks."""
+        """Add entries that end at `end`. If they do not fit, only `end` is remembered. Never blocks."""
         with self._changed:
             if self._parts and isinstance(self._parts[-1], Pointer):
                 self._parts[-1] = end
@@ -123,13 +123,13 @@ class Backlog:
             self._changed.notify()
 
     def close(self) -> None:
-        """Let `take` return None once everything is taken."""
+        """Make `take` return None once everything is taken."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def take(self) -> list[Entry] | Pointer | None:
-        """Wait for the next entries (several parts at once), or the end of a stretch to read back; None = closed."""
+        """Wait for the next entries (several parts at once) or for the end of a stretch to read back; None = closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._parts or self._closed)
             if not self._parts:
@@ -149,7 +149,7 @@ class Backlog:
 
 
 class Follower:
-    """Feeds index and sorter from `put` and, where the queue overflowed, from the log. See the module."""
+    """Feeds index and sorter from `put` and, after the queue overflowed, from the log. See the module."""
 
     def __init__(
         self, index: Index, values: ValueLog, *, trust_rollbacks: bool = True, queue_limit: int = _QUEUE
@@ -167,7 +167,7 @@ class Follower:
         self._sorter_lock = threading.Lock()
         self._watermark = max(
             index.max_ts, self._sorter.max_ts
-        )  # what is behind the head is indexed before any reader comes
+        )  # everything after the head is indexed before readers are served
         self._synced_head = index.head
         self._state = b""
         self._synced_at, self._sync_s = time.monotonic(), _SYNC_S
@@ -175,16 +175,16 @@ class Follower:
         self._backlog = Backlog(queue_limit)
         self._stopping = threading.Event()
         self._stop: StopAsked = never_stop
-        self._broken = False  # entries were taken from the queue and not indexed: nothing may follow them
+        self._broken = False  # entries were taken from the queue but not indexed: no later ones may be written
         self._thread = threading.Thread(target=self._run, name="pump-index", daemon=True)
         self.counters = Counters()
         self.error = ""
 
     def recover(self, stop: StopAsked = never_stop) -> int:
-        """Index again, before `start`, what the last run may not have indexed; the number of records.
+        """Before `start`, index again what the last run may not have indexed; return the number of records.
 
-        Raises Permanent when the index cannot be written, StartStopped once `stop` says so: the next start continues
-        here.
+        Raises Permanent when the index cannot be written, StartStopped once `stop` returns True: the next start
+        continues from that point.
         """
         self._stop = stop
         count = self._read_back(self._values.end)
@@ -194,7 +194,7 @@ class Follower:
         self._stop = never_stop
         if count:
             self._sync()
-        self.counters.duplicates = 0  # a record that is indexed again is not a duplicate
+        self.counters.duplicates = 0  # a record that is indexed a second time is not a duplicate
         return count
 
     def start(self) -> None:
@@ -202,11 +202,11 @@ class Follower:
         self._thread.start()
 
     def put(self, entries: list[Entry], end: Pointer) -> None:
-        """Hand over durable entries in log order; `end`: the place after them. Never blocks."""
+        """Hand over durable entries in log order; `end`: the position after them. Never blocks."""
         self._backlog.put(entries, end)
 
     def close(self) -> None:
-        """Index what was handed over (unless the index fails), then stop and wake every waiter."""
+        """Index what was handed over (unless the index fails), then stop and wake all waiting threads."""
         self._stopping.set()
         self._backlog.close()
         if self._thread.ident is not None:
@@ -215,17 +215,17 @@ class Follower:
 
     @property
     def watermark(self) -> int:
-        """Every transaction with commit_ts at or below it is in the index, complete."""
+        """Every transaction with commit_ts at or below it is complete in the index."""
         return self._watermark
 
     @property
     def indexed(self) -> Pointer:
-        """Every record before it, and the one there, is in the index."""
+        """The position up to which every record, including the one at this position, is in the index."""
         return self._next
 
     @property
     def backlog(self) -> Backlog:
-        """What still has to be indexed."""
+        """The number of entries still to be indexed."""
         return self._backlog
 
     def wait_above(self, ts: int, timeout_s: float, give_up: Callable[[], bool]) -> None:
@@ -234,7 +234,7 @@ class Follower:
             self._moved.wait_for(lambda: self._watermark > ts or give_up(), timeout_s)
 
     def wake(self) -> None:
-        """Let every waiter check its `give_up`."""
+        """Make all waiting threads check their `give_up`."""
         with self._moved:
             self._moved.notify_all()
 
@@ -244,24 +244,23 @@ class Follower:
             return self._sorter.waiting_prewrites(limit)
 
     def doubted_prewrites(self, limit: int = 0) -> list[Entry]:
-        """The P whose writer reported a rollback, without proof so far."""
+        """The P whose writer reported a rollback that is not proved so far."""
         with self._sorter_lock:
             return self._sorter.doubted_prewrites(limit)
 
     def count_unmatched(self) -> tuple[int, int]:
-        """How many P wait, and the least start_ts of them (0 = none)."""
+        """How many P wait, and their least start_ts (0 = none)."""
         with self._sorter_lock:
             return len(self._sorter), self._sorter.oldest_waiting()
 
     def needed_by_files(self, fids: Iterable[int]) -> dict[int, int]:
-        """For each file the greatest commit_ts whose P is in it (0 = none is known); files with a waiting P are left
-        out."""
+        """For each file the greatest commit_ts whose P is in it (0 = none is known), without files with a waiting P."""
         with self._sorter_lock:
             blocking = self._sorter.blocking_files()
             return {fid: self._sorter.needed_until(fid) for fid in fids if fid not in blocking}
 
     def forget(self, fids: Iterable[int]) -> None:
-        """These files are gone."""
+        """Forget these files, which were removed."""
         with self._sorter_lock:
             for fid in fids:
                 self._sorter.forget(fid)
@@ -271,11 +270,11 @@ class Follower:
             if len(self._backlog) < _PUTS:
                 self._stopping.wait(_PACE_S)
         if not self._broken:
-            self._index.flush()  # so the next start replays neither LevelDB's log nor the value log
+            self._index.flush()  # so that the next start replays neither LevelDB's log nor the value log
         self._save_state()
 
     def _save_state(self) -> None:
-        """Save the state, so that the next start reads nothing again, unless the index failed."""
+        """Save the state, so that the next start need not read the log again, unless the index failed."""
         if self._broken:
             log.warning("stopped_behind", error=self.error)  # the next start reads it back
             return
@@ -307,7 +306,7 @@ class Follower:
         return count
 
     def _read_entries(self, end: Pointer) -> Iterator[list[Entry]]:
-        """What is in the log from the next place to before `end`."""
+        """The entries in the log from the next position to before `end`."""
         taken = self._last_indexed
         for fid, stretch in self._values.stretches(self._next, end):
             entries = entries_of(fid, stretch)
@@ -316,7 +315,7 @@ class Follower:
             yield entries
 
     def _index_batch(self, batch: list[Entry]) -> bool:
-        """Sort and index entries; False when the pump stops while the index fails."""
+        """Sort and index entries; False when the pump is stopped while the index fails."""
         if not batch:
             return True
         with self._sorter_lock:
@@ -341,7 +340,7 @@ class Follower:
             self._save_checkpoint()
 
     def _save_checkpoint(self) -> None:
-        """All indexed entries are written and synced: once they are on disk, the next batch records it as the head."""
+        """All indexed entries are written and synced. Once they are on disk, the next batch moves the head to them."""
         begun = self._synced_at = time.monotonic()
         if self._last_indexed is None or not self._index.is_durable():
             return
@@ -354,7 +353,7 @@ class Follower:
 
     def _write(self, puts: Sequence[tuple[int, Pointer]], *, sync: bool) -> bool:
         max_ts, handle = self._sorter.max_ts, self._sorter.handle
-        sync = sync or bool(self._state)  # a later batch with this head must not survive without its state
+        sync = sync or bool(self._state)  # a later batch with this head must not reach the disk without its state
         give_up_at = time.monotonic() + _PATIENCE_S
         while True:
             try:
@@ -393,7 +392,7 @@ class Follower:
             self.counters.duplicates += 1
             return
         if commit.commit_ts <= self._index.gc_ts:
-            return  # the index is being rebuilt: the P was collected
+            return  # the index is being rebuilt, and the P was collected
         self.counters.late_commits += 1
         log.error("late_commit", **where)
         prewrite = self._index.pointer(commit.start_ts)
@@ -402,6 +401,6 @@ class Follower:
 
 
 def read_known_synced(index: Index) -> KnownSynced | None:
-    """The last record that the checkpoint covers; None without one."""
+    """The last record that the checkpoint covers; None if there is no checkpoint."""
     state = index.checkpoint
     return KnownSynced(index.head, _FILE_MAX.unpack_from(state)[0]) if state else None

@@ -1,8 +1,8 @@
-"""Decides which callers may command a pump over its pages.
+"""Decides which callers may command a pump through its pages.
 
 The original's commands (pause, close, gc) stay open to binlogctl, which cannot authenticate, unless the operator
-configures otherwise; they are never open to another site's page in a user's browser. Binlake's own commands decide
-about data: they need the token or a client certificate.
+configures otherwise; they are never open to another site's page in a user's browser. Binlake's own commands decide what
+happens to data, so they need the token or a client certificate.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Needs(IntEnum):
     """What a page requires of its caller."""
 
     NOTHING = 0
-    """It changes nothing."""
+    """The page changes nothing."""
     OWN_SITE = 1
-    """It acts, and the original has it too."""
+    """The page acts, and the original has it, too."""
     PROOF = 2
-    """It acts, and only Binlake has it."""
+    """The page acts, and only Binlake has it."""
 
 
 class Gate:
-    """`token_file`: holds the token; created with a random one when missing. `strict`: the original's commands need
-    proof, too. Raises ConfigError when the file can be neither read nor created."""
+    """`token_file`: holds the token; if it is missing, it is created with a random token. `strict`: the original's
+    commands need proof, too. Raises ConfigError when the file can be neither read nor created."""
 
     def __init__(self, token_file: Path, *, strict: bool = False) -> None:
         self._file = token_file
@@ -48,7 +48,7 @@ class Gate:
             ) from None
 
     def reason_to_refuse(self, request: HttpRequest, needs: Needs) -> str:
-        """Why `request` is not served; empty when it is."""
+        """Why `request` is refused; empty when it is served."""
         if needs is Needs.NOTHING:
             return ""
         if not _is_same_site(request.headers):
@@ -66,7 +66,7 @@ class Gate:
         return bool(token) and hmac.compare_digest(authorization.removeprefix(_SCHEME).encode(), token)
 
     def _read_token(self) -> bytes:
-        # Read each time: a new token takes effect without a restart.
+        # Read at each request, so a new token takes effect without a restart.
         return self._file.read_bytes().strip()
 
 
@@ -77,7 +77,7 @@ def _create_token(path: Path) -> None:
 
 
 def _is_same_site(headers: Mapping[str, str]) -> bool:
-    """False when a browser sent this from a page of another site; other callers send none of these headers."""
+    """False when a browser sent this from a page of another site; other callers do not send these headers."""
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return False
     origin = headers.get("origin")

@@ -1,8 +1,9 @@
-"""Collecting old binlogs: by age, but never past a registered consumer's position unless that is configured.
+"""Collects old binlogs by age, but never past a registered consumer's position unless that is configured.
 
 The original collects by age alone and only notices consumers that lost data (tidb-binlog 2.10, hazards R-26). Here each
 consumer that is not offline holds the collection back and is named; `force_after_s` overrides that, and is logged, too.
-A window that starts after lo needs gcTS below lo (binlake/window/membership.py), so the binlog at a position stays.
+A window that starts after lo needs gcTS below lo (binlake/window/membership.py), so the binlog at a consumer's position
+stays.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ log = structlog.get_logger()
 
 KEEP_S = 7 * 86400.0  # tidb-binlog 2.12
 INTERVAL_S = 3600.0  # tidb-binlog 2.10
-_SAFE = tso.compose(600 * 1000)  # tidb-binlog 2.10: files are kept this much longer, for the P of C that are just kept
+# tidb-binlog 2.10: files stay this much longer, because they may hold the P of a C that stays.
+_SAFE = tso.compose(600 * 1000)
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,8 @@ class GcRule:
 
 
 class Decision(NamedTuple):
-    """Everything up to `gc_ts` may be removed. `held_by`: the consumers that hold it back; `losing`: those whose next
-    window would start in the removed range. Both as (node id, its position).
-    """
+    """Everything up to `gc_ts` may be removed. `held_by`: the consumers that hold the collection back; `losing`: those
+    whose next window would start in the removed range. Both as (node id, position)."""
 
     gc_ts: int
     held_by: tuple[tuple[str, int], ...] = ()
@@ -49,7 +50,7 @@ class Decision(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """What a collection did."""
+    """The result of a collection."""
 
     gc_ts: int
     removed: Removed
@@ -57,7 +58,7 @@ class Collected(NamedTuple):
 
 
 def decide(rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequence[NodeStatus]) -> Decision:
-    """How far to collect at TSO `now`; never below `gc_ts`, where it is, and never to the watermark. Pure."""
+    """How far to collect at TSO `now`; never below the present `gc_ts`, and always below the watermark. Pure."""
     if rule.keep_s <= 0:
         return Decision(gc_ts)
     by_age = now - tso.compose(int(rule.keep_s * 1000))
@@ -73,7 +74,7 @@ def decide(rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequen
 
 
 class Collector:
-    """Decides and collects, one at a time; `problem`: the consumer that holds it back or loses data, empty = none."""
+    """Decides and collects, one run at a time. `problem`: a consumer that blocks it or loses data; empty = none."""
 
     def __init__(self, storage: Storage, registry: Members, clock: tso.Clock, rule: GcRule = GcRule()) -> None:
         self._storage = storage
@@ -84,7 +85,8 @@ class Collector:
         self.problem = ""
 
     def run(self) -> Collected:
-        """Collect now. Raises SourceUnavailable (nothing is removed), Transient while another one runs, OSError."""
+        """Collect now. Raises SourceUnavailable (nothing is removed), Transient while another run is active,
+        OSError."""
         if not self._collecting.acquire(blocking=False):
             raise Transient("a garbage collection is already running")
         try:

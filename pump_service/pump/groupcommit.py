@@ -1,7 +1,7 @@
 """Group commit: calls that arrive together share one write and one fdatasync, and are answered after it.
 
-Batch limits are the original's (tidb-binlog 2.4): 1 MiB, or the first item + 128 KiB when that is small; a batch also
-ends when nothing more waits and where a file of the value log reaches its limit.
+Batch limits are the original's (tidb-binlog 2.4): 1 MiB, or the first item + 128 KiB if the first item is small. A
+batch also ends when no more items wait and where a file of the value log reaches its limit.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ log = structlog.get_logger()
 BATCH_BYTES = 1 << 20
 SMALL_BYTES = 128 << 10
 
-_new_entry = partial(tuple.__new__, Entry)  # as Entry(...), without a call of Python code each
+_new_entry = partial(tuple.__new__, Entry)  # same as Entry(...), without a call of Python code for each
 
 Done = Callable[[BinlakeError | None], None]
 """Called once, on the log's thread, with the outcome of an item (None = durable); must not block."""
 
 
 class Item:
-    """A binlog to be written; `done(None)` is called once it is durable, else `done(error)`."""
+    """A binlog to be written. `done(None)` is called once it is durable, otherwise `done(error)`."""
 
     __slots__ = ("done", "head", "payload", "size")
 
@@ -44,11 +44,11 @@ class Item:
 
 
 class Behind(Transient):
-    """Too many bytes are in flight: try again later."""
+    """Too many bytes are in flight; try again later."""
 
 
 class Budget:
-    """Bytes in flight, bounded: a caller that wants more than is left waits, and is refused after `patience_s`."""
+    """Limits the bytes in flight. A caller that wants more than is left waits, and is refused after `patience_s`."""
 
     def __init__(self, limit: int, patience_s: float) -> None:
         self._limit = limit
@@ -63,7 +63,7 @@ class Budget:
         return self._used
 
     def take(self, size: int, *, wait: bool = True) -> None:
-        """Reserve `size` bytes; something larger than the limit is let in alone. Raises Behind."""
+        """Reserve `size` bytes; more than the limit is admitted only when nothing else is in flight. Raises Behind."""
         with self._lock:
             if self._used and self._used + size > self._limit and not (wait and self._wait_for(size)):
                 raise Behind("the pump is behind: too many bytes wait to be stored", where={"bytes": self._used})
@@ -86,8 +86,8 @@ class Budget:
 class GroupCommit:
     """One thread that writes items in batches.
 
-    `durable(entries, end)` is called in log order before their writers are answered, so nothing acked can be missing
-    from what follows the log; `released(bytes)` reports how much is no longer in flight, written or not; `over()` is
+    `durable(entries, end)` is called in log order before the writers are answered, so whatever follows the log misses
+    no acked binlog. `released(bytes)` reports how many bytes are no longer in flight, written or not. `over()` is
     called after each batch, when all its items have their outcome.
     """
 
@@ -111,7 +111,7 @@ class GroupCommit:
         self._thread = threading.Thread(target=self._run, name="pump-value-log", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread."""
         self._thread.start()
 
     def put(self, item: Item) -> None:
@@ -122,7 +122,7 @@ class GroupCommit:
             self._items.put(item)
 
     def close(self) -> None:
-        """Write what was handed over, then stop."""
+        """Write the items handed over so far, then stop."""
         with self._gate:
             self._closed = True
             self._items.put(None)
@@ -130,7 +130,7 @@ class GroupCommit:
 
     def _run(self) -> None:
         while self._write_next():
-            pass  # a method of its own, so that no item of a batch is referenced while waiting for the next one
+            pass  # a separate method, so that no item of a batch stays referenced while waiting for the next one
 
     def _write_next(self) -> bool:
         first = self._held.pop() if self._held else self._items.get()
@@ -141,7 +141,7 @@ class GroupCommit:
     def _gather(self, first: Item) -> list[Item]:
         batch, size = [first], first.size
         limit = min(size + SMALL_BYTES if size <= SMALL_BYTES else BATCH_BYTES, self._log.room_left())
-        while not self._items.empty():  # only this thread takes from it
+        while not self._items.empty():  # only this thread takes items from it
             item = self._items.get_nowait()
             if item is None or size + item.size > limit:
                 self._held.append(item)
@@ -163,7 +163,7 @@ class GroupCommit:
         self._over()
 
     def _admit(self, items: list[Item]) -> tuple[list[Item], list[TsClaim], list[tuple[Item, BinlakeError | None]]]:
-        """What may be stored, the timestamps it claimed, and what is refused."""
+        """The items that may be stored, the timestamps claimed for them, and the refused items."""
         batch: list[Item] = []
         claims: list[TsClaim] = []
         refused: list[tuple[Item, BinlakeError | None]] = []
@@ -177,7 +177,7 @@ class GroupCommit:
         return batch, claims, refused
 
     def _store(self, batch: list[Item]) -> BinlakeError | None:
-        """Write a batch and hand it on; why it could not be written."""
+        """Write a batch and hand it on; return the error if it could not be written."""
         heads = [item.head for item in batch]
         max_ts = max(max([head[1] for head in heads]), max([head[2] for head in heads]))
         try:
@@ -200,5 +200,5 @@ def _report(item: Item, failure: BinlakeError | None) -> None:
     try:
         item.done(failure)
     except Exception:
-        # One writer gets no answer; the log's thread must go on serving all others.
+        # This writer gets no answer, but the log's thread must continue to serve all others.
         log.exception("outcome_not_delivered", start_ts=item.head.start_ts)

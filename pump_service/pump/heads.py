@@ -1,7 +1,8 @@
 """Reads the few fields of a serialised Binlog that a pump needs, without parsing or copying the rest (tidb-binlog 1.2).
 
-A payload is *plain* when it is what Go writes for the fields we know: fields 1 to 8 in order, each once, the five that
-Go always emits present, nothing else. Of two plain payloads the completed C is C up to its field 4 and P from there on.
+A payload is *plain* when it is exactly what Go writes for the fields we know: fields 1 to 8 in order, each once, the
+five that Go always emits present, nothing else. If both payloads are plain, the completed C is C up to its field 4,
+followed by P after that field.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from binlake.wire.build import emit_always
 from pump_service.pump.sorter import Kind
 
 PROOF = b"\xa8\x06\x01"
-"""The end of an R that this pump wrote with proof of the rollback: field 101 = 1; other readers ignore it."""
+"""The end of an R that this pump wrote after the rollback was proved: field 101 = 1; other readers ignore it."""
 
-_LARGE_BYTES = 64 << 10  # below it the parser of protobuf is faster than Python
+_LARGE_BYTES = 64 << 10  # bytes; protobuf's parser is faster than Python for payloads smaller than this
 _VARINT, _BYTES = 0, 2
 _TYPES = {1: _VARINT, 2: _VARINT, 3: _VARINT, 4: _BYTES, 5: _BYTES, 6: _BYTES, 7: _VARINT, 8: _VARINT}
 _ALWAYS = frozenset((1, 2, 3, 7, 8))
@@ -29,7 +30,7 @@ KINDS = {int(Prewrite): Kind.PREWRITE, int(Commit): Kind.COMMIT, int(Rollback): 
 
 
 class Head(NamedTuple):
-    """What index and sorter need to know of a binlog; `key` is the prewrite key of a P."""
+    """The fields that index and sorter need of a binlog; `key` is the prewrite key of a P."""
 
     kind: Kind
     start_ts: int
@@ -43,7 +44,7 @@ _FAKE, _OTHER, _PREWRITE, _ROLLBACK = Kind.FAKE, Kind.OTHER, Kind.PREWRITE, Kind
 
 
 class Layout(NamedTuple):
-    """Where a plain payload's parts are: `tp`, both ts, `key` = field 4, `cut` = the byte after it."""
+    """The offsets of a plain payload's parts: `tp`, both ts, `key` = field 4, `cut` = the byte after it."""
 
     tp: int
     start_ts: int
@@ -70,7 +71,7 @@ def head_of(payload: bytes) -> Head:
 
 
 def normalise(payload: bytes) -> tuple[Head, bytes]:
-    """The head of a payload that just arrived, and its bytes as Go writes them. Raises WireError."""
+    """The head of a payload that just arrived, and its bytes in the form that Go writes. Raises WireError."""
     layout = layout_of(payload) if len(payload) > _LARGE_BYTES else None
     if layout is not None:
         return _make_head(layout.tp, layout.start_ts, layout.commit_ts, layout.key, payload), payload
@@ -91,7 +92,7 @@ def layout_of(payload: bytes) -> Layout | None:
             begin = at + 1
             value, at = read_uvarint(payload, begin)
             if at - begin > 1 and not payload[at - 1]:
-                return None  # longer than Go writes it
+                return None  # longer than the form that Go writes
             if kind == _BYTES:
                 key = payload[at : at + value] if number == 4 else key
                 at += value
@@ -105,7 +106,7 @@ def layout_of(payload: bytes) -> Layout | None:
 
 
 def complete(commit: bytes, prewrite: bytes) -> bytes:
-    """C with its P's prewrite_value, ddl_query, ddl_job_id and ddl_schema_state, whatever C carries (MISSION S0-14).
+    """C with prewrite_value, ddl_query, ddl_job_id and ddl_schema_state of its P, replacing C's own (MISSION S0-14).
 
     Unknown fields of P are copied, too (S1-03).
     """
@@ -125,7 +126,7 @@ def _complete_parsed(commit: Binlog, prewrite: Binlog) -> Binlog:
     commit.ddl_schema_state = prewrite.ddl_schema_state
     for field in Binlog.DESCRIPTOR.fields:
         prewrite.ClearField(field.name)
-    commit.MergeFromString(prewrite.SerializeToString())  # what is left is unknown
+    commit.MergeFromString(prewrite.SerializeToString())  # only unknown fields are left
     return commit
 
 

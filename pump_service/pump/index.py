@@ -1,13 +1,14 @@
-"""The index: LevelDB under `kv/` with the original's keys (tidb-binlog 2.3), written behind the acks.
+"""The index: LevelDB under `kv/` with the original's keys (tidb-binlog 2.3), written after the acks.
 
 `ts:` + 8 bytes big endian -> pointer (start_ts for P, commit_ts for all others); `!binlog!gcts` and
-`!binlog!maxCommitTS` i64 LE; `!binlog!handlePointer` and `!binlog!headPointer` pointers. One batch carries its puts
-together with the pointers, so that after a crash they never claim more than is there. One key is Binlake's own,
-`!binlake!checkpoint`: the sorter's state at the head, so that a start reads nothing before it.
+`!binlog!maxCommitTS` i64 LE; `!binlog!handlePointer` and `!binlog!headPointer` pointers. One batch writes its entries
+together with the pointers, so that after a crash the pointers never cover entries that are missing. One key is
+Binlake's own: `!binlake!checkpoint` holds the sorter's state at the head, so that a start reads nothing before it.
 
-A synced batch proves what is in its own log file only: LevelDB leaves the one before unsynced until its table is
-written, and then removes it. And what follows a failed write in a log file may be unreadable at the next start. So all
-is on disk when a batch was synced, there is one log file, and that one has seen no failure (`durable`).
+A synced batch proves durability only for the LevelDB log file that contains it: LevelDB leaves the previous log file
+unsynced until its table is written, and then removes it. Also, entries that follow a failed write in a log file may be
+unreadable at the next start. So everything is on disk once a batch was synced, exactly one log file exists, and no
+write to that file has failed (`is_durable`).
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _MAX_COMMIT_TS = b"!binlog!maxCommitTS"
 _HANDLE = b"!binlog!handlePointer"
 _HEAD = b"!binlog!headPointer"
 _CHECKPOINT = b"!binlake!checkpoint"
-_BEHIND_ALL = b"\xff"  # above every key: nothing is compacted, but LevelDB first writes its table
+_BEHIND_ALL = b"\xff"  # above every key: this range compacts no data, but makes LevelDB write its memory table first
 _BIG = struct.Struct(">q")
 _POINTER = struct.Struct("<Iq")
 _LITTLE = struct.Struct("<q")
 _CRC = struct.Struct("<I")
 _DELETES = 1024  # keys of one batch (tidb-binlog 2.10)
-_CLOSE_S = 10.0  # how long a close waits for threads that still read
+_CLOSE_S = 10.0  # how long `close` waits for threads that still read
 
 # tidb-binlog 2.3: the library's own defaults pause writes; plyvel has no knob for the L0 triggers.
 _OPTIONS = {"lru_cache_size": 8 << 20, "block_restart_interval": 16, "block_size": 4096, "write_buffer_size": 64 << 20}
@@ -58,7 +59,7 @@ def ts_of(key: bytes) -> int:
 
 
 class Index:
-    """The LevelDB of one pump. Raises Permanent when it cannot be opened, Transient in use after `close`."""
+    """The LevelDB of one pump. Raises Permanent when it cannot be opened, Transient when it is used after `close`."""
 
     def __init__(self, directory: Path) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,7 @@ class Index:
             ) from error
         self._directory = directory
         self._writing = threading.Lock()
-        self._failed = False  # a write failed since `durable` looked
+        self._failed = False  # a write failed since the last call of `is_durable`
         self._suspects: set[str] = set()  # log files that may have a hole
         self._users, self._closing = 0, False
         self._unused = threading.Condition()
@@ -87,9 +88,9 @@ class Index:
         state: bytes = b"",
         sync: bool = False,
     ) -> None:
-        """Add `puts` (ts -> pointer) and move the pointers, all or nothing; idempotent. `sync`: also to the disk.
+        """Add `puts` (ts -> pointer) and move the pointers, all or nothing; idempotent. `sync`: also sync to disk.
 
-        `state`: the checkpoint that belongs to `head`; empty = the one that is there stays.
+        `state`: the checkpoint that belongs to `head`; empty = keep the present checkpoint.
         """
         key, place = _BIG.pack, _POINTER.pack
         with self._batch(sync=sync) as batch:
@@ -104,7 +105,7 @@ class Index:
                 put(_CHECKPOINT, _CRC.pack(google_crc32c.value(body)) + body)
 
     def is_durable(self) -> bool:
-        """Whether all that was written before the last synced batch is on disk (see the module)."""
+        """Whether everything written up to the last synced batch is on disk (see the module)."""
         with self._writing:
             try:
                 logs = {name for name in os.listdir(self._directory) if name.endswith(".log")}
@@ -117,13 +118,13 @@ class Index:
             return len(logs) == 1 and not self._suspects
 
     def flush(self) -> None:
-        """Make LevelDB write its log into a table, so that the next open need not; returns when done."""
+        """Make LevelDB write its log into a table, so that the next open need not replay it; returns when done."""
         with self._use() as db:
             db.compact_range(start=_BEHIND_ALL, stop=_BEHIND_ALL)
 
     @property
     def checkpoint(self) -> bytes:
-        """The state written with the present head; empty when there is none, as after an original pump has run here."""
+        """The state written with the present head; empty if there is none, as after an original pump has run here."""
         value = self._get(_CHECKPOINT) or b""
         body = value[_CRC.size :]
         head = self.head.to_bytes()
@@ -131,12 +132,12 @@ class Index:
         return body[len(head) :] if is_intact and body.startswith(head) else b""
 
     def pointer(self, ts: int) -> Pointer | None:
-        """Where the binlog with this ts key is; None when it is not in the index."""
+        """The position of the binlog with this ts key; None when it is not in the index."""
         value = self._get(ts_key(ts))
         return None if value is None else Pointer.from_bytes(value)
 
     def batch(self, after_ts: int, upto_ts: int, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most `limit` raw (key, pointer) in ts order over (after_ts, upto_ts]. Raises Permanent for damage."""
+        """At most `limit` raw (key, pointer) in (after_ts, upto_ts], in ts order. Raises Permanent for damage."""
         bounds = {"start": ts_key(after_ts), "include_start": False, "stop": ts_key(upto_ts), "include_stop": True}
         try:
             with self._use() as db, db.iterator(**bounds) as entries:
@@ -149,7 +150,7 @@ class Index:
             ) from error
 
     def remove_below(self, ts: int, fids: Collection[int]) -> int:
-        """Delete the keys up to `ts` whose record is in one of `fids`, in small batches; how many there were."""
+        """Delete the keys up to `ts` whose record is in one of `fids`, in small batches; return their number."""
         removed, doomed = 0, list[bytes]()
         with self._use() as db, db.iterator(start=_PREFIX, stop=ts_key(ts), include_stop=True) as entries:
             for key, value in entries:
@@ -166,7 +167,7 @@ class Index:
 
     @property
     def max_ts(self) -> int:
-        """The watermark as of the last batch; 0 at the first start."""
+        """The watermark as of the last batch; 0 before the first one."""
         return self._get_number(_MAX_COMMIT_TS)
 
     @property
@@ -175,14 +176,14 @@ class Index:
         return self._gc_ts
 
     def set_gc_ts(self, ts: int) -> None:
-        """Remember, durably, that everything up to `ts` may be gone from now on."""
+        """Remember, durably, that everything up to `ts` may have been removed."""
         with self._batch(sync=True) as batch:
             batch.put(_GC_TS, _LITTLE.pack(ts))
         self._gc_ts = ts
 
     @property
     def handle(self) -> Pointer:
-        """Where to feed the sorter from at a start."""
+        """The record from which a restart feeds the sorter."""
         return self._get_pointer(_HANDLE)
 
     @property
@@ -191,7 +192,7 @@ class Index:
         return self._get_pointer(_HEAD)
 
     def close(self) -> None:
-        """Close the database once no thread reads it; idempotent. A thread that takes too long leaves it open."""
+        """Close the database once no thread reads it; idempotent. If a thread takes too long, it stays open."""
         with self._unused:
             self._closing = True
             unused = self._unused.wait_for(lambda: not self._users, _CLOSE_S)
@@ -202,7 +203,7 @@ class Index:
 
     @contextmanager
     def _use(self) -> Iterator[plyvel.DB]:
-        # LevelDB closed under a running call ends the process with a fault.
+        # If LevelDB is closed during a call, the process crashes.
         with self._unused:
             if self._closing:
                 raise Transient("the index is closed: the pump is stopping")
@@ -216,7 +217,7 @@ class Index:
 
     @contextmanager
     def _batch(self, *, sync: bool = False) -> Iterator[plyvel.WriteBatch]:
-        """A batch, written at the end; a failure is remembered for `durable` before anything else is written."""
+        """A batch, written at the end. A failure is remembered for `is_durable` before anything else is written."""
         with self._use() as db, self._writing:
             try:
                 with db.write_batch(sync=sync) as batch:

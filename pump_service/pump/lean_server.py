@@ -1,6 +1,6 @@
-"""The pump on binlake.rpc: the loop answers WriteBinlog from the group commit, PullBinlogs is pulls.py's.
+"""The pump on binlake.rpc: the loop answers WriteBinlog from the group commit; pulls.py serves PullBinlogs.
 
-Tests hold its statuses against those of a pump on grpcio.
+Tests compare its statuses with those of a pump on grpcio.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pump_service.pump.waiting_writes import WaitingWrites, Write
 
 log = SparingLog()
 
-_WAITING_BYTES = 128 << 20  # of writes that wait for room in the storage
+_WAITING_BYTES = 128 << 20  # of all writes together that wait for room in the storage
 _PATIENCE_S = 10.0  # below the 15 s after which a writer gives up (tidb-binlog 4)
 _LOOK_S = 1.0
-_LIMITS = Limits(http_body_bytes=64 << 10)  # no page takes a body
+_LIMITS = Limits(http_body_bytes=64 << 10)  # no page accepts a body
 _LARGE = 1 << 20  # bytes: larger messages are not copied
 
 
 class LeanServer:
-    """Serves binlog.Pump, binlake.wire.PumpAdmin, gRPC health, and `http` for all else, on one port.
+    """Serves binlog.Pump, binlake.wire.PumpAdmin, gRPC health, and everything else by `http`, on one port.
 
     Also on the Unix socket `socket` if given. Raises Permanent when it cannot listen, ConfigError for TLS files.
     """
@@ -103,10 +103,11 @@ class LeanServer:
         if not self._checking:
             self._checking = True
             self.rpc.after(_LOOK_S, self._check_waiting)
-        self._waiting.retry()  # room that came just before it was added notified nobody
+        self._waiting.retry()  # room that became free just before the write was added notified nobody
 
     def _on_batch(self) -> None:
-        # On the log's thread, after each batch: both threads want Python's lock, so the loop is woken last.
+        # On the log's thread, after each batch. The log's thread and the loop compete for Python's lock, so the loop is
+        # woken last.
         if self._stored:
             self._wake_to_answer()
         if self._waiting and not self._retrying:
@@ -129,7 +130,7 @@ class LeanServer:
         self._refuse(call, error)
 
     def _on_stored(self, call: Call, error: BinlakeError | None) -> None:
-        # On the log's thread, before `_on_batch`; a refusal of a single binlog may come from another thread.
+        # On the log's thread, before `_on_batch`; another thread may call it to refuse a single binlog.
         self._stored.append((call, error, b""))
         if error is not None:
             self._wake_to_answer()
@@ -144,7 +145,7 @@ class LeanServer:
             self._wait(call, Write(batch.size, batch.since, batch.submit, batch.refuse))
 
     def _on_many_stored(self, call: Call, answer: bytes) -> None:
-        # On the log's thread, or on the loop where the last one was refused at once.
+        # On the log's thread, or on the loop if the last one was refused at once.
         self._stored.append((call, None, answer))
         self._wake_to_answer()
 
@@ -187,7 +188,7 @@ def _read_write(message: bytes) -> tuple[int, bytes]:
 
 
 def _split_fields(message: bytes) -> tuple[int, bytes] | None:
-    """As _read_write, without protobuf's own copy, of the two fields in order; None for any other message."""
+    """As _read_write, without protobuf's own copy; only for a message of the two fields in order, otherwise None."""
     at, cluster_id = 0, 0
     try:
         if message[0] == 0x08:

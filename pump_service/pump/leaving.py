@@ -1,8 +1,9 @@
-"""When a closing pump may go offline: once every consumer has read all it holds (DESIGN 3.3, hazards R-05).
+"""Decides when a closing pump may go offline: once every consumer has read all it holds (DESIGN 3.3, hazards R-05).
 
-Unlike the original, a pump without any registered consumer stays: its binlogs have not been pulled. Once no P waits, it
-writes one last fake and no more: a consumer that works in batches can reach a fixed mark, not one that keeps moving.
-Where other pumps are closing too, it raises its mark to theirs, once for each: one window then covers them all.
+Unlike the original, a pump without any registered consumer stays, because its binlogs have not been pulled. Once no P
+waits, the pump writes one last fake and no more: a consumer that works in batches can reach a fixed watermark, but not
+one that keeps moving. If other pumps are closing too, this pump raises its last fake to their watermark, once for each,
+so that one window covers them all.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class FakeSource(Protocol):
 
 
 class Departure:
-    """Checked again and again while the pump is closing, until nothing is left to wait for.
+    """Checked repeatedly while the pump is closing, until nothing is left to wait for.
 
     `compared_watermark`: the watermark with which the consumers were last compared.
     """
@@ -43,7 +44,7 @@ class Departure:
         self.compared_watermark = 0
 
     def reason_to_wait(self) -> str:
-        """Why the pump must stay, for people; empty = it may go."""
+        """Why the pump must stay, in words for people; empty = it may go."""
         try:
             return self._check_unmatched() or self._check_consumers()
         except BinlakeError as error:
@@ -63,14 +64,14 @@ class Departure:
         return "" if self._storage.watermark >= self._sealed else "the last fake binlog is not indexed yet"
 
     def _join_others(self) -> None:
-        """Raise the mark to that of another closing pump: no transaction can come to this one any more."""
+        """Raise the last fake to another closing pump's watermark; no transaction can reach this pump any more."""
         try:
             others = self._members.pumps()
         except WireError:
-            return  # an unreadable entry is reported by `pumps`; here it may only cost one more window
+            return  # `pumps` reports an unreadable entry; here it can only cost one more window
         for other in others:
-            mine = other.node_id in (self._node_id, *self._joined)
-            if not mine and other.state == "closing" and other.max_commit_ts > self._sealed:
+            is_joined = other.node_id in (self._node_id, *self._joined)
+            if not is_joined and other.state == "closing" and other.max_commit_ts > self._sealed:
                 self._joined.add(other.node_id)
                 self._join(other.node_id, other.max_commit_ts)
 

@@ -1,6 +1,6 @@
 """Feeds the pullers that have caught up: one thread reads and frames a batch once and sends it to all of them.
 
-A puller whose position is ahead of the others, maybe in a future that never comes, waits at no cost.
+A puller whose position is ahead of the others, possibly at a timestamp that is never reached, waits at no cost.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ from pump_service.pump.transaction_batch import TransactionBatch
 log = SparingLog()
 
 _UNSENT_BYTES, _FIRST_BYTES = 1 << 20, 64 << 10
-_PACE_S, _BUSY_PACE_S = (
-    0.005,
-    0.05,
-)  # between two rounds; longer when many came, so that what comes meanwhile goes out together
-_FEW = 4  # transactions of a round: more would come in the next one, too
+# Pause between two rounds; longer when many transactions come, so that more of them go out together.
+_PACE_S, _BUSY_PACE_S = 0.005, 0.05
+_FEW = 4  # a round with more transactions than this is followed by the longer pause
 _LOOK_S = 1.0
 
 
 class Puller:
-    """One PullBinlogs call. `last`: the commit_ts up to which all is sent; `unsent`: bytes that it has not taken;
-    `taken`: bytes that it has taken; `blocks`: it accepts many binlogs in one message."""
+    """One PullBinlogs call. `last`: the commit_ts up to which everything is sent; `unsent`: bytes sent that the client
+    has not taken; `taken`: bytes it has taken; `blocks`: it accepts many binlogs in one message."""
 
     __slots__ = ("alive", "began", "blocks", "call", "last", "moved_at", "parked", "taken", "unsent", "well")
 
@@ -49,17 +47,17 @@ class Puller:
 
     @property
     def most_unsent(self) -> int:
-        """Bytes it may have untaken: few at first, so that a call that takes nothing costs little."""
+        """How many bytes may be untaken: few at first, so that a client that takes nothing costs little."""
         return min(_UNSENT_BYTES, _FIRST_BYTES + 2 * self.taken)
 
     @property
     def has_enough(self) -> bool:
-        """Whether half of `most_unsent` is untaken: it is read for again once it has taken some."""
+        """Whether half of `most_unsent` is untaken; reading for it continues once it has taken some."""
         return self.unsent >= self.most_unsent >> 1
 
 
 class PullSender(Protocol):
-    """Sends frames to pullers (`Pulls`); from any thread."""
+    """Sends frames to pullers (`Pulls`); callable from any thread."""
 
     service: PumpService
 
@@ -67,7 +65,7 @@ class PullSender(Protocol):
         """Send frames, in order."""
 
     def read_later(self, puller: Puller) -> None:
-        """Read for it again as soon as it has taken what it was sent."""
+        """Read for the puller again as soon as it has taken what it was sent."""
 
     def fail(self, puller: Puller, error: Exception) -> None:
         """End a pull."""
@@ -77,7 +75,7 @@ class PullSender(Protocol):
 
 
 class LiveFeed:
-    """Feeds those that have everything up to `_at`; one that is ahead of it waits in `_ahead`."""
+    """Feeds the pullers that have everything up to `_at`; a puller that is ahead of it waits in `_ahead`."""
 
     def __init__(self, pulls: PullSender) -> None:
         self._pulls = pulls
@@ -95,19 +93,19 @@ class LiveFeed:
             self._thread.start()
 
     def close(self) -> None:
-        """As stop(); on return no thread reads any more."""
+        """Like stop(), but returns only when no thread reads any more."""
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()
 
     def stop(self) -> None:
-        """Stop serving all of them."""
+        """Stop serving all pullers."""
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
 
     def join(self, puller: Puller) -> bool:
-        """Feed it from now on; False when it lacks something that the others already have."""
+        """Feed this puller from now on; False when it lacks transactions that the others already have."""
         with self._changed:
             if not self._members and not self._ahead:
                 self._at = min(puller.last, self._pulls.service.watermark)
@@ -123,7 +121,7 @@ class LiveFeed:
             return True
 
     def forget(self, puller: Puller) -> None:
-        """It has ended."""
+        """Remove a puller that has ended."""
         with self._changed:
             if self._members.pop(puller, self) is self:
                 others = [entry for entry in self._ahead if entry[2] is not puller]
@@ -132,7 +130,7 @@ class LiveFeed:
                     heapq.heapify(others)
 
     def drop_farthest(self) -> bool:
-        """End the puller with the farthest position ahead; False when none is ahead. On the loop."""
+        """End the puller whose position is farthest ahead; False when none is ahead. Called on the loop."""
         with self._changed:
             farthest = max(self._ahead, default=None)
         if farthest is not None:
@@ -154,13 +152,13 @@ class LiveFeed:
             self._stopped.wait(_BUSY_PACE_S if taken > _FEW else _PACE_S)
 
     def _skip_to_first(self, watermark: int) -> None:
-        # Nobody needs what lies before the first one that is ahead.
+        # No puller needs transactions before the position of the first one in `_ahead`.
         if not self._members and self._ahead:
             self._at = max(self._at, min(watermark, self._ahead[0][0]))
             self._admit_ahead(self._at)
 
     def _feed_all(self, reader: Reader, at: int) -> int:
-        """Send everyone what is there; the number of transactions."""
+        """Send all pullers the transactions that are available; return how many there were."""
         taken = 0
         try:
             for last, batch in catch_up(reader, at, self._stopped.is_set):
@@ -175,7 +173,7 @@ class LiveFeed:
         return taken
 
     def _feed(self, at: int, last: int, batch: TransactionBatch) -> bool:
-        """Hand `batch`, all in (at, last], to everyone; False when nobody waits at `at` any more."""
+        """Hand `batch`, all in (at, last], to all pullers; False when none waits at `at` any more."""
         with self._changed:
             if self._at != at or not self._members:
                 return False
@@ -201,7 +199,8 @@ class LiveFeed:
         return True
 
     def _admit_ahead(self, last: int) -> list[Puller]:
-        """Move those that are no longer ahead to the members; they need a part of the batch that ends at `last`."""
+        """Move pullers that are no longer ahead to the members; each needs only a part of the batch ending at
+        `last`."""
         joined = []
         while self._ahead and self._ahead[0][0] <= last:
             puller = heapq.heappop(self._ahead)[2]

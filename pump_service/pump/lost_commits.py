@@ -1,6 +1,6 @@
-"""Commits given up by command: a C whose P is not in this pump can never be completed and would end every pull.
+"""Commits given up by command: a C whose P is not in this pump can never be completed, and would end every pull.
 
-Durable in the data directory (`.lost`), so neither a restart nor a lost index brings them back.
+They are stored durably in the data directory (`.lost`), so neither a restart nor a lost index undoes the decision.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SmallFiles(Protocol):
 
 
 class PullFault:
-    """Where pulls end with an error of this pump, and why: `text`; empty when they do not, or have got past it."""
+    """The error with which pulls end at present. `text` is empty if they do not fail, or have passed that point."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -34,13 +34,13 @@ class PullFault:
             self._after, self.text = after_ts, str(error)
 
     def clear_below(self, commit_ts: int) -> None:
-        """A pull delivered everything up to `commit_ts`: an earlier fault is over."""
+        """A pull delivered everything up to `commit_ts`, so clear an earlier fault."""
         if self.text and commit_ts > self._after:
             self.text = ""
 
 
 class LostCommits:
-    """The commit_ts given up, with their start_ts. Thread-safe."""
+    """The given-up commit_ts, each with its start_ts. Thread-safe."""
 
     def __init__(self, files: SmallFiles) -> None:
         self._files = files
@@ -56,7 +56,7 @@ class LostCommits:
             self._starts = known
 
     def commit_ts(self) -> list[int]:
-        """All of them, ascending."""
+        """All given-up commit_ts, ascending."""
         return sorted(self._starts)
 
     def __contains__(self, commit_ts: object) -> bool:

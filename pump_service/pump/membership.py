@@ -1,7 +1,7 @@
-"""A pump's registry entry, and the handshake with consumers before it serves (S0-57).
+"""A pump's registry entry, and the handshake with consumers before the pump serves (S0-57).
 
-Every write of the entry is guarded by the revision of the previous one: a pump never overwrites the entry of another
-pump that serves under its name. The clients of registry and PD are protocols with what the pump needs.
+Every write of the entry is guarded by the revision of the previous one, so a pump never overwrites the entry of another
+pump that serves under its name. The protocols for registry and PD declare only what the pump needs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SERVING = frozenset({"online", "pausing", "closing"})
 
 
 class ClusterClock(tso.Clock, Protocol):
-    """PD as a pump needs it: its clock, and which cluster it is."""
+    """What a pump needs of PD: its clock, and the id of its cluster."""
 
     def cluster_id(self) -> int:
         """The id of the cluster. Raises SourceUnavailable."""
@@ -53,7 +53,7 @@ class Members(Protocol):
         """A pump's entry."""
 
     def write_pump(self, status: NodeStatus, revision: int) -> int:
-        """Write a pump's entry over `revision` (0 = none yet); the new revision once confirmed, 0 = it was changed."""
+        """Write a pump's entry over `revision` (0 = none yet); return the new revision, 0 if the entry was changed."""
 
 
 class Claim(Protocol):
@@ -63,7 +63,7 @@ class Claim(Protocol):
         """Acquire it. Raises Permanent when another live process has it."""
 
     def renew(self) -> None:
-        """Keep it. Raises Fenced when another process has it now."""
+        """Keep it. Raises Fenced when another process has taken it."""
 
     def release(self) -> None:
         """Release it."""
@@ -72,8 +72,9 @@ class Claim(Protocol):
 class Membership:
     """The registry entry of one pump. `claim`: exclusive use of its node id.
 
-    `clock`: PD's time as far as it is known, also while PD does not answer. It is updateTS; the original's is a TSO of
-    its start and the time since (tidb-binlog 3.1), which a PD whose clock is led or set leaves behind.
+    `clock`: PD's time as far as it is known, also while PD does not answer. It becomes updateTS. The original's
+    updateTS is a TSO from its start plus the time since (tidb-binlog 3.1), which falls behind a PD whose clock was
+    moved forward.
     """
 
     def __init__(
@@ -100,9 +101,9 @@ class Membership:
         self._lock = threading.Lock()
 
     def claim(self, node_at: Callable[[str], str]) -> str:
-        """Take over the entry; the state that the last run left, `offline` when there is no entry.
+        """Take over the entry; return the state that the last run left, or `offline` when there is no entry.
 
-        `node_at(host)` gives the node that serves at an address, and raises SourceUnavailable when none does. Raises
+        `node_at(host)` returns the node that serves at an address, and raises SourceUnavailable when none does. Raises
         Permanent when another live pump has this node id, or another node this address.
         """
         if self._claim is not None:
@@ -118,7 +119,7 @@ class Membership:
         return entry.status.state
 
     def publish(self, state: str, max_commit_ts: int) -> str:
-        """Write the entry, confirmed on return; the state that is now in it.
+        """Write the entry, confirmed on return; return the state that it now has.
 
         That is `state`, or `offline` for a closing pump that was set offline by command. Raises Fenced when another
         pump took over the entry.
@@ -130,7 +131,7 @@ class Membership:
             return self._write(state, max_commit_ts)
 
     def leave(self) -> None:
-        """Release the node id, after the last write."""
+        """Release the node id; called after the last write."""
         if self._claim is not None:
             self._claim.release()
 
@@ -147,7 +148,7 @@ class Membership:
             node_id=self._node_id,
             host=self._host,
             state=state,
-            is_alive=False,  # the original writes it, nobody reads it
+            is_alive=False,  # the original writes false, and nobody reads it
             score=self._score(),
             label=self._label,
             max_commit_ts=max_commit_ts,
@@ -163,7 +164,7 @@ class Membership:
         raise Transient("other processes keep changing this pump's registry entry", where={"pump": self._node_id})
 
     def _is_overruled(self, state: str) -> bool:
-        """Read what another process wrote; True when it set a leaving pump offline by command."""
+        """Read the entry that another process wrote; True if a command has set this closing pump offline."""
         self._renew()  # the writer may be another process at the same address
         entry = self._members.pump(self._node_id)
         self._revision = entry.revision if entry else 0
@@ -185,7 +186,7 @@ class Membership:
         try:
             return [pump for pump in self._members.pumps() if pump.node_id != self._node_id and pump.host == self._host]
         except WireError as error:
-            # Another node's entry is unreadable: windows wait for it, this pump does not.
+            # Another node's entry is unreadable. Windows wait for that node, but this pump need not.
             log.error("registry_not_readable", error=str(error))
             return []
 
@@ -214,9 +215,9 @@ class Membership:
             )
 
     def notify_consumers(self, tls: Tls | None = None) -> None:
-        """Notify each online consumer that this pump joins, by TLS if given: a cluster has it everywhere or nowhere.
+        """Tell each online consumer that this pump joins, by TLS if given: a cluster has it everywhere or nowhere.
 
-        Raises SourceUnavailable when one does not answer.
+        Raises SourceUnavailable when a consumer does not answer.
         """
         deadline = time.monotonic() + _BUDGET_S
         for drainer in self._members.drainers():
@@ -246,7 +247,7 @@ def _notify(drainer: NodeStatus, deadline: float, tls: Tls | None) -> None:
 
 
 class Ticker:
-    """Calls `action` every `interval_s` on a thread of its own, until it is stopped."""
+    """Calls `action` every `interval_s` on a separate thread until stopped."""
 
     def __init__(self, name: str, interval_s: float, action: Callable[[], object]) -> None:
         self._interval_s = interval_s
@@ -259,7 +260,7 @@ class Ticker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, once a call that is running has returned."""
+        """Stop, after a running call has returned."""
         self._stopped.set()
         self._thread.join()
 

@@ -17,7 +17,7 @@ _STORAGE = "binlog_pump_storage"
 
 
 class PumpMetrics:
-    """Instruments that the service counts with."""
+    """The instruments that the service updates."""
 
     def __init__(self) -> None:
         self._rpc = Histogram(
@@ -72,7 +72,7 @@ class PumpMetrics:
         self._rpc.series("PullBinlogs", "succ" if well else "fail").observe(seconds)
 
     def page(self, storage: Storage, status_queries: Callable[[], int], score: Callable[[], int]) -> bytes:
-        """The page: everything counted, and what the storage shows now."""
+        """The metrics page: all counters, and the present readings of the storage."""
         counted: list[Instrument] = [
             self._rpc,
             self._lost,

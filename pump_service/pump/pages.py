@@ -1,6 +1,6 @@
 """The pump's pages: the original's paths and answers (tidb-binlog 2.13), and a few of Binlake's.
 
-As the original does, errors of a page are HTTP 200 with their text, or with the envelope `{message, code, data}`.
+As in the original, a page reports an error as HTTP 200 with its text, or with the envelope `{message, code, data}`.
 Only unknown paths (404), methods (405) and callers without permission (403, see gate.py) use the status.
 """
 

@@ -1,4 +1,5 @@
-"""Several pumps on one host by one command: each is a process with its own port, directory, log and registration.
+"""Several pumps on one host, started by one command: each is a process with its own port, directory, log and
+registration.
 
 Pump N has the port of `addr` + N (0: a free one each), `data-dir`/N, node id `node-id`-N, and the log
 `data-dir`/pump.N.log (or `log-file` with N before its suffix). All other settings are shared.
@@ -59,7 +60,7 @@ def _shift_port(addr: str, number: int) -> str:
 
 
 class Supervisor:
-    """Runs the commands until all have ended; a death is logged, and with `restart` the pump starts again."""
+    """Runs the commands until all have ended. A crash is logged; with `restart`, the pump is started again."""
 
     def __init__(self, commands: Sequence[Sequence[str]], *, restart: bool) -> None:
         self._commands = [list(command) for command in commands]
@@ -75,7 +76,7 @@ class Supervisor:
         self._events.put(("stop", 0, 0))
 
     def run(self) -> int:
-        """Start all and wait until all have ended; 1 when one died, else 0."""
+        """Start all and wait until all have ended; 1 when one crashed, else 0."""
         for number in range(len(self._commands)):
             self._start(number)
         pending = 0
@@ -102,7 +103,7 @@ class Supervisor:
         threading.Thread(target=wait, name=f"wait-{number}", daemon=True).start()
 
     def _handle_end(self, number: int, status: int) -> bool:
-        """Log it; whether the pump will be started again."""
+        """Log the end of a pump; return whether it will be started again."""
         process = self._running.pop(number)
         if status == 0 or self._stopping:
             log.info("pump_ended", number=number, pid=process.pid, status=status)

@@ -1,9 +1,9 @@
 """Pulling: complete transactions in strictly increasing commit_ts, bounded by the watermark (tidb-binlog 2.9).
 
 A C is completed from its P: P's prewrite_value, ddl_query, ddl_job_id and ddl_schema_state win (MISSION S0-14). R is
-left out, a fake goes out as stored. Nothing is skipped: a range that may be collected is LostRange (hazards R-26),
-a C without its P is an error that names it, unless it was given up by command (`lost`). Files are read in stretches,
-not record by record (MISSION S0-52).
+left out, a fake goes out as stored. Nothing is skipped: a range that may have been collected raises LostRange (hazards
+R-26). A C without its P raises an error that names it, unless it was given up by command (`lost`). Files are read in
+stretches, not record by record (MISSION S0-52).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pump_service.pump.sorter import Kind
 from pump_service.pump.storage import Storage
 from pump_service.pump.transaction_batch import TransactionBatch
 
-_CACHE_BYTES = 16 << 20  # P that wait for their C
-_BLOCK_BYTES = 2 << 20  # each step on a block keeps all other threads out of Python: it must be short
+_CACHE_BYTES = 16 << 20  # bytes of P that wait for their C
+_BLOCK_BYTES = 2 << 20  # while a step processes a block, no other thread can run Python code, so steps must be short
 _ROWS = 4096
-_FEW = 8  # fewer rows are faster one by one
-_LOOK_S = 1.0  # how long a stream sleeps at most before it looks whether its caller is still there
+_FEW = 8  # fewer rows are faster to read one by one
+_LOOK_S = 1.0  # the longest time a stream sleeps before it checks that its caller is still there
 
 _COMMIT, _PREWRITE = int(Commit), int(Prewrite)
 
@@ -41,8 +41,8 @@ def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iter
     """Every transaction and fake above `after_ts` up to the present watermark, in batches of some MiB.
 
     Each batch comes with the commit_ts up to which it is complete; `give_up()` ends it early. Raises LostRange when
-    `after_ts` is below the collected ts, now or later; WireError when a record is damaged or a commit has no prewrite;
-    what precedes the error is yielded before.
+    `after_ts` is below the collected ts, now or later; WireError when a record is damaged or a commit has no prewrite.
+    Everything before the error is yielded first.
     """
     storage, last = reader.storage, after_ts
     _check_not_collected(storage, last)
@@ -73,11 +73,12 @@ def _check_not_collected(storage: Storage, after_ts: int) -> None:
 
 
 class NotNow(Exception):
-    """The next binlog is large and has to wait: see Reader.before_large."""
+    """The next binlog is large and must wait: see Reader.before_large."""
 
 
 class Reader:
-    """Reads for one stream: `found`, and `taken`, how many index entries it came from; P it meets are kept for their C.
+    """Reads for one stream. `found`: the transactions read; `taken`: how many index entries they came from. A P is kept
+    until its C comes.
 
     `before_large(bytes)` is called before a binlog of many MiB is read, the first of its batch; it may raise NotNow.
     """
@@ -85,7 +86,7 @@ class Reader:
     def __init__(self, storage: Storage) -> None:
         self.before_large: Callable[[int], None] = lambda _: None
         self.storage = storage
-        self._tails: dict[int, bytes] = {}  # of plain P: what follows field 4
+        self._tails: dict[int, bytes] = {}  # the bytes after field 4 of each plain P
         self._bytes = 0
         self.rows = _FEW
         self.found = TransactionBatch()
@@ -93,7 +94,7 @@ class Reader:
         self.failed: WireError | LostRange | None = None
 
     def read(self, entries: Keyed) -> None:
-        """Take the first entries; an error ends the batch before its row."""
+        """Read the first entries; an error ends the batch before the entry that caused it."""
         self.found, self.taken, self.failed = TransactionBatch(), 0, None
         try:
             if len(entries) < _FEW:
@@ -107,8 +108,9 @@ class Reader:
                 raise
         except (WireError, LostRange) as error:
             self.failed = error
-        # Rows double while blocks are far from full, so that the index is not read for nothing with large records. At
-        # the tail there are seldom as many: the next round must not begin with a few again, as each read has its price.
+        # The number of rows doubles while blocks are far from full, so that the index is not read in vain when records
+        # are large. It is kept when all entries were taken, as usual at the tail: each read has a fixed cost, so the
+        # next round must not start with a few rows again.
         least = self.rows if self.taken == len(entries) else _FEW
         self.rows = min(_ROWS, max(least, 2 * self.taken))
         while self._bytes > _CACHE_BYTES:
@@ -148,7 +150,7 @@ class Reader:
                 self._keep_tail(head.start_ts, payload[layout.cut :])
 
     def _is_huge_prewrite(self, pointer: Pointer) -> bool:
-        """True for a P that is too large to be kept for its C: it would be read twice."""
+        """True for a P that is too large to be kept for its C, so reading it now would mean reading it twice."""
         length, begin = self.storage.records.peek(pointer, 2)
         return length > _CACHE_BYTES and begin == b"\x08\x00"
 
@@ -169,7 +171,7 @@ class Reader:
         pointer = self.storage.index.pointer(start_ts)
         if pointer is not None and (length := self.storage.records.peek(pointer, 0)[0]) > _CACHE_BYTES:
             if self.taken:
-                raise NotNow  # so that one batch holds one of them
+                raise NotNow  # so that a batch holds only one large binlog
             self.before_large(length)
         prewrite = b"" if pointer is None else self.storage.read(pointer)
         if not prewrite or head_of(prewrite).kind is not Kind.PREWRITE:
@@ -185,10 +187,11 @@ class Reader:
 
 
 class _MatchedRows(NamedTuple):
-    """The rows of a block, each C with the row of its P, or with the `tails` that P left which came before the block.
+    """The rows of a block. Each C is matched with the row of its P, or with the tail of a P that came before the block
+    (`tails`).
 
-    `alone`: rows to be read one by one. `gives`: rows that give a binlog: data[begin:cut] and data[tail:tail_end].
-    `waiting`: the P whose C is not here.
+    `alone`: rows to be read one by one. `gives`: rows that yield a binlog: data[begin:cut] and data[tail:tail_end].
+    `waiting`: the P whose C is not in this block.
     """
 
     block: Block
@@ -202,7 +205,7 @@ class _MatchedRows(NamedTuple):
 
     @classmethod
     def of(cls, block: Block, tail_of: Callable[[int], bytes | None]) -> _MatchedRows:
-        """`tail_of`: what is kept of the P with this start_ts."""
+        """`tail_of`: returns what is kept of the P with this start_ts."""
         sound = block.plain.copy()
         sound[sound] = _compute_crcs(block, np.flatnonzero(sound)) == block.crc[sound]
         fake = sound & (block.start_ts == block.commit_ts)
@@ -232,7 +235,7 @@ class _MatchedRows(NamedTuple):
         return cls(block, alone, gives, cut, tail, tail_end, tails, waiting)
 
     def between(self, first: int, last: int) -> tuple[Ints, Ints, list[bytes]]:
-        """start_ts, commit_ts, and both pieces of the payload of each binlog that these rows give."""
+        """start_ts, commit_ts, and both pieces of the payload of each binlog that these rows yield."""
         rows = first + np.flatnonzero(self.gives[first:last])
         begin = np.stack((self.block.begin[rows], self.tail[rows]), axis=1).ravel()
         end = np.stack((self.cut[rows], self.tail_end[rows]), axis=1).ravel()

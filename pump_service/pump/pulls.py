@@ -1,8 +1,8 @@
-"""Serves PullBinlogs. A puller that is behind is read for by a small pool; those at the tail are fed by one thread.
+"""Serves PullBinlogs. A small thread pool reads for pullers that are behind; one thread feeds those at the tail.
 
 At the tail a batch is read and framed once for all, so one more puller costs little more than its socket. A puller that
 does not take what it was sent holds no thread and little more than a MiB: it is parked until it has taken that. The
-untaken bytes of all pullers are bounded: one that has taken nothing for a while is cut off.
+untaken bytes of all pullers are bounded: a puller that has taken nothing for a while is cut off.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ log = SparingLog()
 _READERS = 4
 _PULLERS = 1000
 _ALL_UNSENT_BYTES = 64 << 20
-_GIVE_WAY = 5.0  # beside writers a pull works a sixth of the time
-_PATIENCE_S, _HURRIED_S = 0.2, 0.03  # of a reader with a puller that takes nothing; while others wait for a reader
-_TURN_S = 2.0  # of a reader, before another puller has its turn
+_GIVE_WAY = 5.0  # while writers are active, a pull works a sixth of the time
+# seconds that a reader waits for a puller that takes nothing; and while others wait for a reader
+_PATIENCE_S, _HURRIED_S = 0.2, 0.03
+_TURN_S = 2.0  # seconds that a reader serves one puller before it serves another
 _STALLED_S = 10.0
 _LOOK_S = 1.0
 _STOPPING = "the pump is stopping"
@@ -87,7 +88,7 @@ class Pulls:
         self._rpc.later(self._end_all)
 
     def close(self) -> None:
-        """As stop(); on return no thread reads any more."""
+        """Like stop(), but returns only when no thread reads any more."""
         self.service.end_pulls()
         self._tail.close()
         self._readers.shutdown()
@@ -108,7 +109,7 @@ class Pulls:
         self._rpc.later(lambda: _write(sent))
 
     def read_later(self, puller: Puller) -> None:
-        """Read for it again as soon as it has taken what it was sent."""
+        """Read for the puller again as soon as it has taken what it was sent."""
         with self._changed:
             puller.parked = puller.has_enough
             if puller.parked:
@@ -116,7 +117,7 @@ class Pulls:
         self._queue(puller)
 
     def pace(self, worked_s: float) -> None:
-        """A pull at full speed would take the processor from the writers (MISSION S0-52): they go first."""
+        """Let writers go first: a pull at full speed would take the processor from them (MISSION S0-52)."""
         if self.service.writing:
             time.sleep(_GIVE_WAY * worked_s)
 
@@ -142,7 +143,7 @@ class Pulls:
             self.fail(puller, error)
 
     def _catch_up(self, puller: Puller) -> bool:
-        """Send what is there; False when another turn continues later."""
+        """Send everything available; False when another turn continues later."""
 
         def is_gone() -> bool:
             return not (puller.alive and self.service.serving)
@@ -158,7 +159,7 @@ class Pulls:
 
     def _before_large(self, puller: Puller, turn_ends: contextlib.ExitStack, size: int) -> None:
         """Let one puller at a time read a large binlog, and only when it can be sent: it is in memory several times."""
-        turn_ends.close()  # the previous one has been sent
+        turn_ends.close()  # the previous large binlog has been sent
         if self._wait_until_room(puller, size) and self._large.acquire(timeout=_PATIENCE_S):
             turn_ends.callback(self._large.release)
             if self._wait_until_room(puller, size):
@@ -183,7 +184,7 @@ class Pulls:
         return True
 
     def _wait_until_room(self, puller: Puller, size: int) -> bool:
-        """Wait until the puller took what it was sent, and all others most of theirs; False if that takes too long."""
+        """Wait until this puller took what it was sent, and all others most of theirs; False if that takes too long."""
 
         def has_room() -> bool:
             ended = not (puller.alive and self.service.serving)
@@ -207,7 +208,7 @@ class Pulls:
         if puller.has_enough:
             self.read_later(puller)
         else:
-            # Other pullers hold it: they take theirs, or are cut off soon.
+            # Other pullers use the room: they take their bytes soon, or are cut off.
             self._rpc.later(lambda: self._rpc.after(_LOOK_S, lambda: self._queue(puller)))
 
     # callbacks of calls, on the loop
@@ -239,7 +240,7 @@ class Pulls:
         puller.call.fail(Status.CANCELLED, "the client does not read it")
 
     def _drop_stalled(self) -> None:
-        """Cut off pullers that have taken nothing for long, when much waits."""
+        """If many bytes are untaken, cut off pullers that have taken nothing for long."""
         now = time.perf_counter()
         stalled = [one for one in self._pullers if one.unsent and now - one.moved_at > _STALLED_S]
         stalled.sort(key=lambda one: one.moved_at)
@@ -254,7 +255,7 @@ class Pulls:
             self._rpc.after(_LOOK_S, self._drop_stalled)
 
     def _make_room(self, call: Call) -> bool:
-        """End the newest puller of the address that has the most, for one from another address."""
+        """To admit a call from another address, end the newest puller of the address that has the most."""
         slots = {puller: puller.call.connection.address for puller in self._pullers}
         loser = slot_to_free(slots, call.connection.address)
         if loser is not None and loser.unsent:

@@ -1,7 +1,7 @@
 """Reads many records of the value log at once: whole stretches of the files, their heads as columns.
 
-Nothing is taken on trust: a row is `plain` only when marker, length and layout are those of `heads.layout_of`; every
-other row is left to the caller, which reads it alone and gets any error from that.
+Nothing is assumed: a row is `plain` only when marker, length and layout match `heads.layout_of`. The caller reads every
+other row by itself and gets any error from that read.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from pump_service.pump.record import BACK_FACTOR, OLD_RECORD, RECORD, Frame, Pointer
 
-NEAR_BYTES = 64 << 10  # a larger record, or hole, is not read along
+NEAR_BYTES = 64 << 10  # bytes; a larger record, or gap, is not read along with its neighbours
 _POINTERS = np.dtype([("fid", "<u4"), ("offset", "<i8")])
 _FAR = np.int64(1) << 62
-_PAD = 64  # zero bytes behind the data, so that no look-ahead leaves it
-_LOOK_AHEAD = 16  # bytes that a place may be looked ahead of; less than _PAD, so that no record ends there
+_PAD = 64  # zero bytes after the data, so that no look-ahead passes its end
+_LOOK_AHEAD = 16  # bytes that may be read ahead of a position; less than _PAD, so that no record ends there
 _ONE = np.uint64(1)
 _TOP_BITS = np.uint64(0x8080808080808080)
-# Seven bits of each byte become one number: neighbours are pushed together, then pairs, then fours.
+# Combines seven bits of each byte into one number: first neighbouring bytes, then pairs, then groups of four.
 _FOLDS = tuple(
     (np.uint64(low), np.uint64(low << width), np.uint64(gap))
     for low, width, gap in ((0x007F007F007F007F, 8, 1), (0x00003FFF00003FFF, 16, 2), (0x0FFFFFFF, 32, 4))
@@ -34,23 +34,23 @@ Ints = NDArray[np.int64]
 
 
 class Records(Protocol):
-    """The value log. Both raise LostRange for a file that is gone."""
+    """The value log. Both read methods raise LostRange for a file that was removed."""
 
     def read_bytes(self, pointer: Pointer, size: int) -> bytes:
         """Raw bytes; fewer at the end of the file."""
 
     def peek(self, pointer: Pointer, size: int) -> tuple[int, bytes]:
-        """The length of a payload, 0 for none, and its first bytes."""
+        """The length of a payload, 0 if no record begins there, and its first bytes."""
 
     def frame(self, fid: int) -> Frame:
         """How the records of a file are framed."""
 
 
 class Block(NamedTuple):
-    """The bytes of some stretches, and a row for each of the first pointers that were asked for, in columns.
+    """The bytes of some stretches, and a row for each of the first requested pointers, in columns.
 
-    `data[begin:end]` is a payload, `cut` as in heads.Layout. Only where `plain` is any of it sure, and the crc is still
-    to be checked.
+    `data[begin:end]` is a payload, `cut` as in heads.Layout. The columns are valid only where `plain` is true, and even
+    there the crc must still be checked.
     """
 
     data: bytes
@@ -66,7 +66,7 @@ class Block(NamedTuple):
 
 
 def read_block(pointers: Sequence[bytes], log: Records, limit: int) -> Block:
-    """Read the records at `pointers` (as in the index), the first ones up to some `limit` bytes but at least one."""
+    """Read the records at `pointers` (as in the index): the first ones up to about `limit` bytes, but at least one."""
     places = np.frombuffer(b"".join(pointers), _POINTERS)
     fids, offsets = places["fid"].astype(np.int64), places["offset"].astype(np.int64)
     order = np.lexsort((offsets, fids))
@@ -78,7 +78,7 @@ def read_block(pointers: Sequence[bytes], log: Records, limit: int) -> Block:
 
 
 class _Frames(NamedTuple):
-    """For each row what its file's frame says; `salt` has the record's offset in it."""
+    """For each row the values of its file's frame; `salt` includes the record's offset."""
 
     old: NDArray[np.bool_]
     marker: NDArray[np.uint64]
@@ -95,7 +95,7 @@ class _Frames(NamedTuple):
 
 
 def _read_sizes(fids: Ints, offsets: Ints, order: Ints, log: Records) -> Ints:
-    """For each record the bytes to its neighbour, or its own size where that is far."""
+    """For each record the bytes to the next one, or its own size if the next one is far away."""
     ahead = np.full(len(order), _FAR, np.int64)
     same = fids[order][1:] == fids[order][:-1]
     ahead[:-1][same] = np.diff(offsets[order])[same]
@@ -108,7 +108,7 @@ def _read_sizes(fids: Ints, offsets: Ints, order: Ints, log: Records) -> Ints:
 
 
 def _read_stretches(fids: Ints, offsets: Ints, sizes: Ints, order: Ints, log: Records) -> tuple[bytes, Ints]:
-    """The bytes of those records of `order` that are not large, and where each begins in them (-1: not there)."""
+    """The bytes of those records of `order` that are not large, and where each begins in those bytes (-1: left out)."""
     at = np.full(len(fids), -1, np.int64)
     order = order[sizes[order] <= NEAR_BYTES]
     if not len(order):
@@ -139,11 +139,11 @@ def _parse_block(data: bytes, at: Ints, frames: _Frames) -> Block:
 
 
 HeadRow = tuple[bool, int, int, int, int, int]
-"""(plain, tp, start_ts, commit_ts, place of field 4 with its tag, place after it) of a payload."""
+"""(plain, tp, start_ts, commit_ts, offset of field 4 with its tag, offset after it) of a payload."""
 
 
 def read_heads(data: bytes, places: Sequence[tuple[int, int, int]]) -> Iterator[HeadRow]:
-    """The heads of the payloads `data[begin:end]` of these (_, begin, end)."""
+    """The heads of the payloads `data[begin:end]` for these (_, begin, end)."""
     columns = np.array(places, np.int64)
     begin, end = columns[:, 1], columns[:, 2]
     look = _Cursor(data + bytes(_PAD), begin, np.ones(len(begin), np.bool_))
@@ -153,7 +153,7 @@ def read_heads(data: bytes, places: Sequence[tuple[int, int, int]]) -> Iterator[
 
 
 def _parse_headers(data: bytes, at: Ints, frames: _Frames) -> tuple[NDArray[np.bool_], Ints, Ints, Ints, Ints]:
-    """Of the records at these places: whether their marker is there, begin and length of the payload, crc, seed."""
+    """For the records at these offsets: whether the marker matches, begin and length of the payload, crc, seed."""
     eight = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
     four = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
     known, begin = eight[at] == frames.marker, at + RECORD.size
@@ -170,17 +170,17 @@ def _parse_headers(data: bytes, at: Ints, frames: _Frames) -> tuple[NDArray[np.b
 
 
 class _Cursor:
-    """A place in each row that moves on field by field; `plain` falls where a row is not as expected."""
+    """An offset in each row that advances field by field; `plain` becomes false for a row that is not as expected."""
 
     def __init__(self, data: bytes, place: Ints, plain: NDArray[np.bool_]) -> None:
         self._raw = np.frombuffer(data, np.uint8)
-        # The eight bytes from each place on, as one number.
+        # The eight bytes from each offset, as one number.
         self._words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
         self._last = len(data) - _LOOK_AHEAD
         self.place, self.plain = place, plain
 
     def binlog(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-        """tp, start_ts and commit_ts, the places of field 4 and after it; then the place is at the binlog's end."""
+        """Read tp, start_ts, commit_ts, and the offsets of field 4 and after it; then advance to the binlog's end."""
         self.tag(0x08)
         tp = self.byte(3)
         self.tag(0x10)
@@ -198,26 +198,26 @@ class _Cursor:
         return tp, start_ts, commit_ts, key, cut
 
     def tag(self, tag: int) -> None:
-        """The byte `tag`."""
+        """Expect the byte `tag`."""
         self.plain &= self._raw[self.place] == tag
         self._move(1)
 
     def byte(self, below: int) -> Ints:
-        """A one-byte varint less than `below`."""
+        """Read a one-byte varint less than `below`."""
         value = self._raw[self.place].astype(np.int64)
         self.plain &= value < below
         self._move(1)
         return value
 
     def varint(self) -> Ints:
-        """A varint of up to nine bytes in its shortest form; longer ones, which are negative numbers, are not plain."""
+        """Read a varint of up to nine bytes in its shortest form; longer ones (negative numbers) are not plain."""
         value, size, fine = self._read_varint()
         self.plain &= fine
         self._move(size)
         return value
 
     def field(self, tag: int) -> None:
-        """A field of bytes, where it is present."""
+        """Skip a field of bytes, where it is present."""
         present = self._raw[self.place] == tag
         before = self.place
         self._move(1)
@@ -228,7 +228,7 @@ class _Cursor:
         self._move(0)
 
     def _read_varint(self) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-        """The varint at the place, its size, and whether it is a good one of at most nine bytes."""
+        """The varint at the offset, its size, and whether it is a valid one of at most nine bytes."""
         words = self._words[self.place]
         ninth = self._raw[self.place + 8].astype(np.uint64)
         ends = ~words & _TOP_BITS

@@ -1,13 +1,14 @@
-"""Bytes of the value log; nothing here touches a file. All little endian, crc is crc32-Castagnoli.
+"""The bytes of the value log; nothing here touches a file. All little endian, crc is crc32-Castagnoli.
 
-A file begins with a head: magic, file id, the file's marker (8 random bytes), where the file before ended, crc. A
-record: marker u64, payload length u32, crc u32, `back` u32, payload. `back` is the way to where its write began; that
-write came after a successful sync of everything before it. The crc is that of the payload, seeded with the marker, the
-record's offset and `back`. Footer of a sealed file: the marker inverted, greatest ts in it i64, crc.
+A file begins with a head: magic, file id, the file's marker (8 random bytes), the end of the previous file, crc. A
+record: marker u64, payload length u32, crc u32, `back` u32, payload. `back` is the distance back to the offset where
+the record's write began; that write came after a successful sync of everything before it. The crc is that of the
+payload, seeded with the marker, the record's offset and `back`. Footer of a sealed file: the marker inverted, greatest
+ts in the file i64, crc.
 
-The marker is not known to writers, so nothing in a payload can pass for a record or a footer; and a record is one only
-at its own offset in its own file. In the original's format (tidb-binlog 2.2: no head; magic u32, length u64, crc u32;
-footer of greatest ts and end magic) neither holds: such files are read, and nothing is added to them but a footer.
+Writers do not know the marker, so nothing in a payload can pass for a record or a footer; and a record is valid only at
+its own offset in its own file. In the original's format (tidb-binlog 2.2: no head; magic u32, length u64, crc u32;
+footer of greatest ts and end magic) neither holds: such files are read, but only a footer is ever added to them.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ FOOTER = struct.Struct("<QqI")
 _RECORD_BYTES = RECORD.size
 
 _POINTER = struct.Struct("<Iq")
-_WINDOW = 512 << 10  # read, scanned and indexed while it is in the processor's cache
-_LOOKS = 4  # how often the bytes of a stretch are read at most in search of a record
+_WINDOW = 512 << 10  # bytes read, scanned and indexed while they are in the processor's cache
+_LOOKS = 4  # how many times, at most, the bytes of a stretch are read in search of a record
 _U32 = (1 << 32) - 1
 _U64 = (1 << 64) - 1
-BACK_FACTOR = 0x9E3779B1  # any odd number: an offset and a way back that differ by one bit give another seed
+BACK_FACTOR = 0x9E3779B1  # any odd number: if an offset and its `back` differ by one bit, the seed differs
 
 Read = Callable[[int, int], bytes]
-"""`read(offset, size)`: the bytes there, fewer at the end of the file."""
+"""`read(offset, size)`: the bytes at that offset; fewer at the end of the file."""
 
 
 class Pointer(NamedTuple):
@@ -60,7 +61,7 @@ class Pointer(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a record's header says, and the seed of its crc; length 0 = no record begins there."""
+    """The fields of a record's header, and the seed of its crc; length 0 = no record begins there."""
 
     length: int
     crc: int
@@ -74,7 +75,7 @@ _NONE = Header(0, 0, 0, 0)
 class Frame:
     """How the records of file `fid` are framed; without a marker in the original's format.
 
-    `previous_end`: the records of the file before reached at least there when this one was begun.
+    `previous_end`: the offset that the records of the previous file had reached, at least, when this file was created.
     """
 
     __slots__ = ("begin", "fid", "footer_bytes", "header_bytes", "marker", "needle", "previous_end", "salt")
@@ -105,11 +106,11 @@ class Frame:
         return Header(length, crc, back, self.seed(offset, back)) if marker == self.marker else _NONE
 
     def seed(self, offset: int, back: int) -> int:
-        """What the crc of the record at `offset` begins with."""
+        """The seed of the crc of the record at `offset`."""
         return (self.salt + offset + back * BACK_FACTOR) & _U32
 
     def encode_header(self, payload: bytes, offset: int, back: int) -> bytes:
-        """The bytes before a payload that comes to `offset`, in a write that began `back` bytes before."""
+        """The header of a payload to be written at `offset`, in a write that began `back` bytes before."""
         if not self.begin:
             return OLD_RECORD.pack(MAGIC, len(payload), google_crc32c.value(payload))
         seed = (self.salt + offset + back * BACK_FACTOR) & _U32
@@ -123,9 +124,9 @@ class Frame:
         return body + struct.pack("<I", google_crc32c.extend(self.seed(offset, 0), body))
 
     def decode_footer(self, tail: bytes, size: int) -> int | None:
-        """The greatest ts of a sealed file of `size` bytes from its last bytes; None when it is not sealed.
+        """The greatest ts of a sealed file of `size` bytes, read from its last bytes; None when it is not sealed.
 
-        In the original's format a payload may look like it.
+        In the original's format, the end of a payload may look like a footer.
         """
         if len(tail) < self.footer_bytes or size < self.begin + self.footer_bytes:
             return None
@@ -137,7 +138,7 @@ class Frame:
         return int(max_ts) if tail == self.encode_footer(max_ts, size - self.footer_bytes) else None
 
     def check(self, header: bytes, payload: bytes, offset: int) -> None:
-        """Raise WireError naming the place when magic, length or crc do not fit."""
+        """Raise WireError with the position when magic, length or crc do not fit."""
         expected = self.header_at(header, 0, offset)
         if len(header) < self.header_bytes:
             raise self._damage_error("the record's header is cut off", offset)
@@ -157,14 +158,14 @@ class Frame:
 
 
 def new_head(fid: int, previous_end: int) -> tuple[bytes, Frame]:
-    """The head of a new file and how its records are framed."""
+    """The head of a new file, and how its records are framed."""
     marker = secrets.randbits(63) | 1 << 63
     body = HEAD.pack(HEAD_MAGIC, fid, marker, previous_end, 0)[:-4]
     return body + struct.pack("<I", google_crc32c.value(body)), Frame(fid, marker, previous_end)
 
 
 def frame_of(fid: int, head: bytes) -> Frame | None:
-    """How file `fid`, which begins with `head`, is framed; None when that is not known."""
+    """How file `fid`, which begins with `head`, is framed; None if the head is not valid."""
     if len(head) >= HEAD.size and head.startswith(HEAD_MAGIC):
         _, file_id, marker, previous_end, crc = HEAD.unpack_from(head)
         is_intact = file_id == fid and crc == google_crc32c.value(head[: HEAD.size - 4])
@@ -173,18 +174,18 @@ def frame_of(fid: int, head: bytes) -> Frame | None:
 
 
 class Stretch(NamedTuple):
-    """Whole records in file order: each (offset in the file, begin, end): its payload is `data[begin:end]`."""
+    """Whole records in file order, each as (offset in the file, begin, end); the payload is `data[begin:end]`."""
 
     data: bytes
     places: list[tuple[int, int, int]]
 
 
 class Walk:
-    """Goes from record to record between the offsets `start` and `end`, and ends at the first that is not whole.
+    """Iterates over the records between the offsets `start` and `end`, up to the first incomplete one.
 
-    `at`: where that is, `end` when all were. `synced`: all before it was synced when the last record was written
-    (`start` as long as nothing is known). `accepted`: damage at these offsets is passed over where a record follows,
-    as an operator said. Memory is that of one window (512 KiB), or of one larger record.
+    `at`: the offset of that record, or `end` if all were complete. `synced`: everything before this offset was synced
+    when the last record was written (`start` while nothing is known). `accepted`: damage at these offsets, accepted by
+    an operator, is skipped if a record follows. Uses memory for one window (512 KiB), or for one larger record.
     """
 
     def __init__(
@@ -223,7 +224,7 @@ class Walk:
             return self._read_complete_old(window)
         frame, base, at, last = self._frame, self.at, 0, 0
         places: list[tuple[int, int, int]] = []
-        # Inlined, as a start may read a hundred million records.
+        # Inlined, because a start may read a hundred million records.
         unpack, crc_of, marker, size = RECORD.unpack_from, google_crc32c.extend, frame.marker, len(window)
         seed = frame.salt + base
         while at + _RECORD_BYTES <= size:
@@ -256,12 +257,12 @@ class Walk:
         return places
 
     def _read_large(self, window: bytes) -> bytes:
-        """The payload of a record that is larger than the window; empty when there is no whole one."""
+        """The payload of a record that is larger than the window; empty if no complete record begins there."""
         length, crc, back, seed = self._frame.header_at(window, 0, self.at)
         size = self._frame.header_bytes + length
         if not length or size <= len(window) or self.at + size > self._end:
             return b""
-        payload = self._read(self.at + self._frame.header_bytes, length)  # as it is: a huge payload is not copied
+        payload = self._read(self.at + self._frame.header_bytes, length)  # not copied, as a payload may be huge
         if len(payload) != length or google_crc32c.extend(seed, payload) != crc:
             return b""
         if not self._frame.old:
@@ -271,11 +272,11 @@ class Walk:
 
 
 def next_record(frame: Frame, read: Read, start: int, end: int) -> tuple[int, int] | None:
-    """The first whole record from `start` on: (its offset, where its write began); None when there is none before
-    `end`.
+    """The first complete record at or after `start`, as (its offset, where its write began); None when there is none
+    before `end`.
 
-    Only with a marker is it a record for sure. In the original's format a payload may hold what looks like one, or so
-    many of them that reading would not end: then WireError.
+    A match is certain only with a marker. In the original's format a payload may contain bytes that look like a record,
+    or so many of them that the search would not end: then WireError.
     """
     at, left = start, _LOOKS * (end - start) + _WINDOW
     while at < end:

@@ -1,16 +1,16 @@
-"""Resolves P without an outcome: the source is asked what became of the transaction; nothing is guessed (hazards R-07).
+"""Resolves P without an outcome by asking the source what became of the transaction; nothing is guessed (hazards R-07).
 
-It asks about P that got neither C nor R, and about P that got an R: TiDB sends one after an undetermined commit, too.
-Committed and rolled back become a C or a proven R in the value log, so the proof outlives a restart and the source's
-own garbage collection; any other answer, and a source that cannot be asked, blocks the watermark and is shown. No P is
-discarded for its age: beyond the transaction timeout TiKV is asked to end the transaction (see status_queries), and a
-prewrite that still waits is reported as a problem.
+It asks about each P that got neither C nor R, and about each P that got an R, because TiDB also sends an R after an
+undetermined commit. A committed or rolled-back transaction gets a C or a proven R in the value log, so the proof
+outlives a restart and the source's own garbage collection. Any other answer, or a source that cannot be asked, blocks
+the watermark and is shown. No P is discarded for its age: after the transaction timeout TiKV is asked to end the
+transaction (see status_queries), and a prewrite that still waits is reported as a problem.
 
-A rollback that TiKV does not protect leaves no record for long. So, where only a status port can be asked, there is a
-second proof, only for a P that got an R: the source says twice, a second apart, that there is neither lock nor write
-record, while the transaction is younger than the least life of versions in TiKV. Its lock was taken before any commit
-could be sent, and a commit record could not have been collected: it is not committed, and without a lock it cannot be
-any more.
+A rollback that TiKV does not protect leaves no record for long. So, if only a status port can be asked, there is a
+second proof, only for a P that got an R: twice, a second apart, the source reports neither a lock nor a write record,
+while the transaction is younger than the shortest time for which TiKV retains versions. Its lock was set before any
+commit could be sent, and a commit record could not have been collected yet. So the transaction is not committed, and
+without a lock it can no longer commit.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ log = structlog.get_logger()
 
 TXN_TIMEOUT_S = 600.0  # MISSION S0-51
 _AT_ONCE = 64  # P asked about in one round
-_DOUBTS_AT_ONCE = 4096  # R are common: 1 to 15 % of transactions (tidb-binlog 1.14)
+_DOUBTS_AT_ONCE = 4096  # an R is common: 1 to 15 % of transactions (tidb-binlog 1.14)
 _ABSENT_S = 1.0  # between two answers that prove a rollback
 _VERSIONS_LIVE_S = 600.0  # tidb_gc_life_time is at least 10 minutes
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0  # between two questions about one R; doubled each time
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0  # pauses between two questions about one R; doubled each time
 _HOW_TO_RESOLVE = (
     "reading its row in TiDB resolves a lock whose holder is gone; otherwise decide with `binlake txn resolve`"
 )
-_DESCRIBED = 10_000  # P that a list shows
+_DESCRIBED = 10_000  # P shown in a list
 _SHOWN_KEY = 64  # bytes of a key that are shown
 
 
 @dataclass(slots=True)
 class Resolutions:
-    """What a resolver did so far. `contradicted`: R whose transaction was committed: a loss was averted."""
+    """Counts of what a resolver did so far. `contradicted`: R whose transaction was committed (a loss averted)."""
 
     queries: int = 0
     committed: int = 0
@@ -60,7 +60,7 @@ class Resolutions:
 
 @dataclass(slots=True)
 class _Doubt:
-    """When to ask again about a P with an R; since when the source has had no record of it (0 = it has one)."""
+    """When to ask again about a P with an R, and since when the source has had no record of it (0 = it has one)."""
 
     pause_s: float = _FIRST_PAUSE_S
     due: float = 0.0
@@ -71,7 +71,7 @@ class _Doubt:
 class Resolver:
     """Asks about each P that waits for two rounds in a row (a round a second: tidb-binlog 2.5) and about each R.
 
-    `timeout_s`: the transaction timeout, measured on the timestamps of the log: what waits longer is `overdue`.
+    `timeout_s`: the transaction timeout, measured on the timestamps of the log; a P that waits longer is `overdue`.
     `clock`: a fresh TSO, or SourceUnavailable; without it absence proves nothing and `tikv` is not asked.
     """
 
@@ -84,7 +84,8 @@ class Resolver:
     overdue: int = 0
     counters: Resolutions = field(default_factory=Resolutions)
     _seen: set[int] = field(default_factory=set)
-    _ended: set[int] = field(default_factory=set)  # stored, and still listed until the sorter has read it
+    # outcome stored, but still listed as waiting until the sorter has read it
+    _ended: set[int] = field(default_factory=set)
     _doubts: dict[int, _Doubt] = field(default_factory=dict)
     _reasons: dict[int, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -99,7 +100,7 @@ class Resolver:
         return self.counters.queries
 
     def resolve_waiting(self) -> None:
-        """Ask once about the P that wait; then `blocked` says why the first one still waits (empty: none does)."""
+        """Ask once about the waiting P; then `blocked` says why the first one still waits (empty: none waits)."""
         waiting = self.storage.waiting_prewrites(_AT_ONCE)
         doubted = {entry.start_ts for entry in self.storage.doubted_prewrites()}
         patient = [entry for entry in waiting if entry.start_ts in self._seen and entry.start_ts not in doubted]
@@ -111,7 +112,7 @@ class Resolver:
         self._describe_blocked(waiting)
 
     def verify_rollbacks(self) -> None:
-        """Ask about the P that got an R, each after a pause that grows; nothing is asked when R are trusted."""
+        """Ask about each P that got an R, with growing pauses; nothing is asked when R are trusted."""
         doubted = self.storage.doubted_prewrites()
         now = time.monotonic()
         known = {entry.start_ts: self._doubts.get(entry.start_ts, _Doubt()) for entry in doubted}
@@ -126,7 +127,8 @@ class Resolver:
             self._describe_blocked(self.storage.waiting_prewrites(_AT_ONCE))
 
     def describe(self) -> list[dict[str, Any]]:
-        """The P that wait, in log order: start_ts (text), key, seconds of age, and why, when they were asked about."""
+        """The waiting P, in log order: start_ts (text), key, age in seconds, and the reason if they were asked
+        about."""
         waiting = self.storage.waiting_prewrites(_DESCRIBED)
         now_ms = tso.physical(self.storage.max_ts)
         with self._lock:
@@ -141,7 +143,7 @@ class Resolver:
             ]
 
     def stop(self) -> None:
-        """Ask no more; a round that is running ends soon."""
+        """Stop asking; a running round ends soon."""
         self._stopped.set()
         self._asking.stop()
 
@@ -151,7 +153,7 @@ class Resolver:
         self._asking.close()
 
     def _resolve(self, prewrites: Sequence[Entry]) -> None:
-        """Ask about all at once, and store the proved outcomes with few waits for the disk."""
+        """Ask about all of them at once, and store the proved outcomes with few disk syncs."""
         with self._lock:
             prewrites = [entry for entry in prewrites if entry.start_ts not in self._ended]
         if not prewrites or self._stopped.is_set():
@@ -174,7 +176,7 @@ class Resolver:
             log.info("prewrites_proved_rolled_back", count=len(rolled_back), first=rolled_back[0], last=rolled_back[-1])
 
     def _prove(self, start_ts: int, status: Status) -> Status:
-        """`status`, or RolledBack where absence proves it (see the module)."""
+        """`status`, or RolledBack if absence proves it (see the module)."""
         doubt = self._doubts.get(start_ts)
         if doubt is None or self.clock is None:
             return status
@@ -185,9 +187,8 @@ class Resolver:
             doubt.absent_since = now
         elif now - doubt.absent_since >= _ABSENT_S:
             try:
-                age_ms = tso.physical(self.clock()) - tso.physical(
-                    start_ts
-                )  # read after the answer: the transaction was younger then
+                # The clock is read after the answer, so the transaction was even younger when the source answered.
+                age_ms = tso.physical(self.clock()) - tso.physical(start_ts)
             except SourceUnavailable as error:
                 return Unknown(str(error))
             return RolledBack() if age_ms < _VERSIONS_LIVE_S * 1000 else status
@@ -234,7 +235,7 @@ class Resolver:
 
 
 def _format_key(key: bytes) -> str:
-    """The key in hex, with the table when it is a row's or an index entry's (`t` + 8 bytes)."""
+    """The key in hex, with the table if it is the key of a row or an index entry (`t` + 8 bytes)."""
     text = key[:_SHOWN_KEY].hex() + ("..." if len(key) > _SHOWN_KEY else "")
     if len(key) >= 9 and key[:1] == b"t":
         return f"{text} (table {int.from_bytes(key[1:9], 'big') - (1 << 63)})"
@@ -246,7 +247,7 @@ def _commit_ts(status: Status) -> int | None:
 
 
 def _missing_proof(status: Status) -> str:
-    """Why there is no proof of an end; empty when there is."""
+    """Why the status does not prove how the transaction ended; empty when it does."""
     match status:
         case Locked(ttl_ms):
             return f"its lock still exists (ttl {ttl_ms} ms)" if ttl_ms else "its lock still exists"

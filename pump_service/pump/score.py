@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Weights:
-    """How much each input counts; any unit, only their ratio matters."""
+    """How much each input counts; the unit is arbitrary, only the ratio matters."""
 
     load: float = 1.0
     disk: float = 1.0
@@ -18,7 +18,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Usage:
-    """Shares of 0 to 1: the machine's load, its disk in use, and the part of the disk this pump's binlogs take."""
+    """Shares from 0 to 1: the machine's load, the used part of its disk, and the part used by this pump's binlogs."""
 
     load: float
     disk: float

@@ -1,4 +1,4 @@
-"""The life of a pump: checks whose data it holds, listens, registers, serves, leaves (tidb-binlog 2.11, 3.2).
+"""A pump from start to end: checks whose data it holds, listens, registers, serves, leaves (tidb-binlog 2.11, 3.2).
 
 It leaves as `paused` (pause, SIGTERM: its data is still needed) or, once every consumer has read everything, as
 `offline`.
@@ -45,14 +45,14 @@ from pump_service.waits import wait_for_item
 log = structlog.get_logger()
 
 _GRACE_S = 10.0
-_LOOK_S = 1.0  # how often a closing pump checks whether it may go
+_LOOK_S = 1.0  # how often a closing pump checks whether it may leave
 _PROBE_S = 2.0
 _VERIFY_S = 0.1  # between two checks of the R that need a proof
 
 
 class PumpServer:
-    """One pump. `oracle`, `members` and `source` replace the clients that the config describes; with an `oracle` given,
-    TiKV is not looked for."""
+    """One pump. `oracle`, `members` and `source` replace the clients that the config describes. If `oracle` is given,
+    the pump does not look for TiKV."""
 
     def __init__(
         self,
@@ -75,16 +75,17 @@ class PumpServer:
 
     @property
     def addr(self) -> str:
-        """HOST:PORT it listens at; known after `start`."""
+        """HOST:PORT at which it listens; known after `start`."""
         return self._rpc.address
 
     @property
     def node_id(self) -> str:
-        """Its name in the registry; known after `start`."""
+        """The node id in the registry; known after `start`."""
         return self.service.node_id
 
     def start(self) -> bool:
-        """Serve; P are accepted once it has returned True. False: it was asked to leave before, and nothing is running.
+        """Serve; P are accepted once it has returned True. False: the pump was asked to leave before, and nothing is
+        running.
 
         Raises Permanent (data directory or port taken, PD's clock behind), ConfigError (another cluster),
         SourceUnavailable (PD, registry or a consumer does not answer); then nothing is left running.
@@ -136,11 +137,11 @@ class PumpServer:
         self._asked.put(action)
 
     def serve(self) -> State:
-        """Serve until asked to leave, then leave; the state that the registry then shows.
+        """Serve until asked to leave, then leave; return the state that the registry then shows.
 
-        Raises Fenced when another pump took this node id: the registry is not written any more; SourceUnavailable when
-        it went offline and the registry could not be updated: windows would wait for it for ever, so it has to be
-        started again.
+        Raises Fenced when another pump took this node id (this pump then stops writing to the registry). Raises
+        SourceUnavailable when it went offline but could not update the registry: windows would wait for it forever, so
+        it must be started again.
         """
         action = wait_for_item(self._asked)
         if action == "close":
@@ -159,7 +160,7 @@ class PumpServer:
         return self.service.state
 
     def stop(self, state: Literal["paused", "offline"] = "paused") -> None:
-        """Take no more P, finish what is in flight, register `state` (`offline`: everything was read); idempotent."""
+        """Accept no more P, finish what is in flight, register `state` (`offline`: everything was read); idempotent."""
         if self._left:
             return
         self.service.state = State.PAUSING
@@ -167,7 +168,7 @@ class PumpServer:
         self._leave(lambda: State(state))
 
     def _close(self) -> str:
-        """Wait until its data is no longer needed; empty when the pump has left, else what was requested meanwhile."""
+        """Wait until its data is no longer needed; empty when the pump has left, otherwise a new request."""
         self.service.state = State.CLOSING
         for ticker in self._moving:
             ticker.stop()
@@ -194,7 +195,7 @@ class PumpServer:
 
     def _final_state(self, taken: int) -> Callable[[], State]:
         def state() -> State:
-            # A write that was in flight when closing began may have been stored since: then the pump is still needed.
+            # A write that was in flight when closing began may have been stored since; then the pump is still needed.
             # The log is checked, too: after an index failure the watermark does not cover everything.
             done = not self._storage.count_unmatched()[0] and self._storage.max_ts <= taken
             return State.OFFLINE if done else State.PAUSED
@@ -213,7 +214,7 @@ class PumpServer:
         try:
             self._end_calls()
             self._storage.close()
-        finally:  # whatever fails here, the registry must not say that it still serves
+        finally:  # even if this fails, the registry must not say that the pump still serves
             if state is not None:
                 self.service.state = state()
                 self._registered = self._publish() == self.service.state
@@ -321,7 +322,7 @@ class PumpServer:
             resolver.resolve_waiting()
             self.service.problems.set("blocked", resolver.blocked)
 
-        # A closing pump does both itself, when it needs to.
+        # A closing pump does both itself when it needs to.
         self._moving = [
             Ticker("pump-fake", config.gen_binlog_interval_s, self._fakes.tick),
             Ticker("pump-heartbeat", config.heartbeat_interval_s, self._publish),
@@ -336,7 +337,7 @@ class PumpServer:
             ticker.start()
 
     def _publish(self) -> str:
-        """Write the present state; the state that the registry then has, empty when it could not be written."""
+        """Write the present state; return the state that the registry then has, empty when it could not be written."""
         state, problem = self.service.state, ""
         self.service.problems.set("future", self._check_ahead_of_pd())
         try:
@@ -353,7 +354,7 @@ class PumpServer:
         return ""
 
     def _check_ahead_of_pd(self) -> str:
-        """Why the watermark cannot be trusted; empty = nothing stored lies above PD's clock."""
+        """Why the watermark cannot be trusted; empty = nothing stored is above PD's clock."""
         max_ts, line = self._storage.max_ts, self._ceiling.highest_allowed()
         if max_ts <= line:
             return ""
@@ -363,7 +364,7 @@ class PumpServer:
         try:
             self._score = compute_score(measure_usage(self._config.data_dir), self._config.score_weights)
         except OSError as error:
-            # A value-log file may be collected between the listing and its stat.
+            # A value-log file may be collected after the listing and before its stat.
             log.warning("score_not_renewed", error=str(error))
         return self._score
 
@@ -378,7 +379,7 @@ class PumpServer:
             return ""  # an original pump: it answers, but does not report its name
 
     def _collect(self) -> str:
-        """Collect now; which consumer holds it back or loses data, or why it failed. Empty = all is well."""
+        """Collect now; return which consumer holds it back or loses data, or why it failed. Empty = no problem."""
         try:
             problem = self.collector.run().problem
         except (BinlakeError, OSError, plyvel.Error) as error:

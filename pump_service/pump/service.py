@@ -1,7 +1,7 @@
 """The pump's calls without a transport (tidb-binlog 2.8, 2.9): a transport only carries bytes and errors.
 
 P is accepted only while the state is online, which the server sets after the registration is confirmed (S0-57); C and R
-are accepted in any state. Only fakes are stored when the disk is nearly full. All calls are counted here.
+are accepted in any state. When the disk is nearly full, only fakes are stored. All calls are counted here.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class State(StrEnum):
     OFFLINE = "offline"
 
 
-_ONLINE = State.ONLINE  # used for each write; an attribute of an Enum costs a call
+_ONLINE = State.ONLINE  # read for each write; an attribute of an Enum costs a call
 
 
 class Problems:
-    """Present problems, by topic; thread-safe. `str()` is the line that Info shows, empty = nothing."""
+    """Present problems, by topic; thread-safe. `str()` is the line that Info shows, empty = no problem."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,7 +65,7 @@ class Problems:
 class PumpService:
     """WriteBinlog, PullBinlogs and Info over a Storage.
 
-    `free_bytes_needed`: the guard of 2.8. `slow_write_s`: a write that takes longer is logged.
+    `free_bytes_needed`: free disk space below which writes are refused (2.8). `slow_write_s`: a slower write is logged.
     """
 
     def __init__(
@@ -89,16 +89,16 @@ class PumpService:
         self._serving = True
         self._tell_end: Callable[[], None] = lambda: None
         self._full = (0.0, False)
-        self._stored: deque[tuple[float, int]] = deque()  # (began, bytes) of the writes of the current batch
+        self._stored: deque[tuple[float, int]] = deque()  # (start time, bytes) of the writes of the current batch
         self._tell_batch: Callable[[], None] = lambda: None
         storage.on_batch(self._on_batch)
 
     def submit(self, cluster_id: int, payload: bytes, done: Done, *, since: float | None = None) -> None:
-        """Store a binlog without blocking: `done` gets the outcome, maybe on the log's thread.
+        """Store a binlog without blocking: `done` gets the outcome, possibly on the log's thread.
 
         `since`: time.perf_counter() when the call came. Raises ConfigError for another cluster, Transient when the
         state or the disk forbids it, WireError for bytes that are not a binlog, and Behind (which is not counted) when
-        too much is in flight: the caller asks again after `on_batch`.
+        too much is in flight: the caller tries again after `on_batch`.
         """
         self._check_cluster(cluster_id)
         began = time.perf_counter() if since is None else since
@@ -117,9 +117,10 @@ class PumpService:
             self._tell_batch()
 
     def on_batch(self, tell: Callable[[], None]) -> None:
-        """Call `tell` after each batch (a probe is one), once all its writes are answered and their bytes are free.
+        """Call `tell` after each batch (a probe counts as one), once all its writes are answered and their memory is
+        free.
 
-        Mostly from the log's thread: it must not block.
+        Usually called on the log's thread: it must not block.
         """
         self._tell_batch = tell
 
@@ -160,14 +161,14 @@ class PumpService:
         done(error)
 
     def check_pull(self, cluster_id: int, after_ts: int) -> None:
-        """Raises ConfigError for a pull that this pump cannot serve, Transient while the index is being built."""
+        """Raise ConfigError for a pull that this pump cannot serve, Transient while the index is being built."""
         self._check_cluster(cluster_id)
         if after_ts < 0:
             raise ConfigError("startFrom.offset is negative", where={"offset": after_ts})
         self._storage.check_recovered()
 
     def new_reader(self) -> Reader:
-        """For pull.catch_up()."""
+        """A reader for pull.catch_up()."""
         return Reader(self._storage)
 
     @property
@@ -181,7 +182,7 @@ class PumpService:
 
     @property
     def writing(self) -> bool:
-        """Whether writers wait for their fsync at this moment."""
+        """Whether writers are waiting for their fsync now."""
         return self._storage.in_flight_bytes > 0
 
     def end_pulls(self) -> None:
@@ -191,12 +192,12 @@ class PumpService:
         self._storage.wake()
 
     def on_end_pulls(self, tell: Callable[[], None]) -> None:
-        """Call `tell` when pulls are to end, from any thread."""
+        """Call `tell` when pulls must end, from any thread."""
         self._tell_end = tell
 
     @property
     def serving(self) -> bool:
-        """False once pulls were asked to end."""
+        """False once `end_pulls` was called."""
         return self._serving
 
     def is_disk_full(self) -> bool:
@@ -223,7 +224,7 @@ class PumpService:
         return str(self.problems)
 
     def info(self) -> InfoResp:
-        """This pump's identity and how far it is complete."""
+        """This pump's identity, and up to which timestamp it is complete."""
         count, oldest = self._storage.count_unmatched()
         counters = self._storage.counters
         return InfoResp(

@@ -1,7 +1,7 @@
 """Moves binlogs from the future out of the data directory of a stopped pump, by command (see `ceiling`).
 
-A copy goes to `aside/` first. Then the record in its file is overwritten by a rollback of no transaction with the same
-length, and the index is removed: the next start rebuilds it from what is left. Each step can be repeated.
+First a copy goes to `aside/`. Then the record in its file is overwritten by a rollback of no transaction with the same
+length, and the index is removed: the next start rebuilds it from the remaining records. Each step can be repeated.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Stored:
 
     @property
     def ts(self) -> int:
-        """The greatest timestamp in it."""
+        """The greatest timestamp in the record."""
         return max(self.start_ts, self.commit_ts)
 
 
@@ -51,9 +51,9 @@ def count_set_aside(data_dir: Path) -> int:
 
 
 def find_above(data_dir: Path, ts: int) -> list[Stored]:
-    """The binlogs of a stopped pump that lie above `ts`.
+    """The binlogs of a stopped pump that are above `ts`.
 
-    Raises Permanent when the pump is running, and when all its binlogs lie above `ts`: then PD's clock is wrong, not
+    Raises Permanent when the pump is running, and when all its binlogs are above `ts`: then PD's clock is wrong, not
     the binlogs.
     """
     directory = DataDirectory(data_dir)
@@ -67,12 +67,12 @@ def set_aside(data_dir: Path, ts: int) -> list[Stored]:
     """Move out the binlogs of a stopped pump above `ts`; durable on return. Raises as `find_above`, OSError."""
     directory = DataDirectory(data_dir)
     try:
-        doomed = _find_above(data_dir / "value", ts)
-        if doomed:
-            _move_out(data_dir, doomed)
+        binlogs = _find_above(data_dir / "value", ts)
+        if binlogs:
+            _move_out(data_dir, binlogs)
     finally:
         directory.close()
-    return doomed
+    return binlogs
 
 
 def _find_above(values: Path, ts: int) -> list[Stored]:
@@ -94,30 +94,30 @@ def _find_above(values: Path, ts: int) -> list[Stored]:
     return above
 
 
-def _move_out(data_dir: Path, doomed: list[Stored]) -> None:
+def _move_out(data_dir: Path, moved: list[Stored]) -> None:
     aside = data_dir / "aside"
     aside.mkdir(exist_ok=True)
     sync_folder(data_dir)
-    for one in doomed:
+    for one in moved:
         replace_file(aside / f"{one.pointer.fid:06d}-{one.pointer.offset}.binlog", [one.payload])
-    # Before the files are changed: an index that knows these binlogs must not outlive them.
+    # Before the files are changed: an index that knows these binlogs must not survive them.
     shutil.rmtree(data_dir / "kv", ignore_errors=True)
     sync_folder(data_dir)
     for path in _list_files(data_dir / "value"):
-        mine = [one for one in doomed if one.pointer.fid == int(path.stem)]
-        if mine:
-            _rewrite(path, mine)
-    for one in doomed:
+        in_file = [one for one in moved if one.pointer.fid == int(path.stem)]
+        if in_file:
+            _rewrite(path, in_file)
+    for one in moved:
         log.warning(
             "binlog_set_aside_by_command", type=one.kind, start_ts=one.start_ts, commit_ts=one.commit_ts,
             file=f"{one.pointer.fid:06d}.vlog", offset=one.pointer.offset,
         )  # fmt: skip
 
 
-def _rewrite(path: Path, doomed: list[Stored]) -> None:
+def _rewrite(path: Path, binlogs: list[Stored]) -> None:
     files, frame = Files(), _read_frame(path)
     with files.open(path) as file:
-        for one in doomed:
+        for one in binlogs:
             offset = one.pointer.offset
             back = frame.header_at(files.read(file, offset, frame.header_bytes), 0, offset).back
             payload = _empty_binlog(len(one.payload))
@@ -130,7 +130,7 @@ def _rewrite(path: Path, doomed: list[Stored]) -> None:
 
 
 def _empty_binlog(size: int) -> bytes:
-    """A binlog of `size` bytes without effect."""
+    """A binlog of `size` bytes that changes nothing."""
     padding = size - len(_EMPTY) - len(_PADDING) - _LENGTH_BYTES
     if padding < 0:
         raise Permanent("a binlog is too short to be replaced", where={"bytes": size})
@@ -146,7 +146,7 @@ def _list_files(values: Path) -> list[Path]:
 def _read_frame(path: Path) -> Frame:
     with path.open("rb") as file:
         frame = frame_of(int(path.stem), file.read(HEAD.size))
-    # A file that a crash left without a head holds no record.
+    # A file that has no head after a crash holds no record.
     return Frame(int(path.stem)) if frame is None else frame
 
 
@@ -168,5 +168,5 @@ def _read_records(path: Path) -> Iterator[Stored]:
                 try:
                     head = head_of(payload)
                 except WireError:
-                    continue  # not a binlog: it has no timestamp
+                    continue  # not a binlog, so it has no timestamp
                 yield Stored(Pointer(frame.fid, offset), head.kind.value, head.start_ts, head.commit_ts, payload)

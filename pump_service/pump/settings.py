@@ -1,4 +1,4 @@
-"""Where a pump's settings come from: flags before `PUMP_*` variables before the TOML file (tidb-binlog 2.12).
+"""Reads a pump's settings: flags before `PUMP_*` variables before the TOML file (tidb-binlog 2.12).
 
 The file is the original's: all its keys are known, any other key is an error. Keys that have no meaning here are
 accepted and named in the log, never ignored silently.
@@ -51,7 +51,7 @@ IGNORED = {
         "write-L0-slowdown-trigger",
     )
 }
-"""Keys of the original that change nothing here, and why."""
+"""Keys of the original that have no effect here, each with the reason."""
 
 _ALIASES = {"gen-binlog-interval": ("fake-binlog-interval",), "log-level": ("L",), "status-urls": ("status-url",)}
 
@@ -187,7 +187,7 @@ class PumpFile(_Section):
     score: ScoreKeys = ScoreKeys()
 
 
-# Flags beside the top-level keys: the original has these of its sections too (ssl-*), or we do.
+# Top-level keys have flags. Some keys of sections have one, too: the original's (ssl-*), or Binlake's.
 _SECTION_FLAGS = {
     "ssl-ca": "security",
     "ssl-cert": "security",
@@ -200,14 +200,14 @@ _SECTION_FLAGS = {
 
 def settings_text() -> str:
     """The configuration reference of the pump."""
-    # Made with the page of the replications' model, which no pump that serves needs.
+    # It uses the page of the replications' model, which a serving pump does not need, so it is imported here.
     from binlake.config.reference import model_text
 
     return model_text(_HEAD, PumpFile)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare a flag for each key that has one; no flag has a default, so that it is known which were given."""
+    """Declare a flag for each key that has one. No flag has a default, so that only given flags are set."""
     add = parser.add_argument
     add("--config", "-config", type=Path, metavar="FILE", help="the original's TOML file")
     for name, text in _list_flags().items():
@@ -216,7 +216,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def read_flags(args: argparse.Namespace) -> dict[str, str]:
-    """The flags that are set on the command line."""
+    """The flags that were given on the command line."""
     return {name: value for name in _list_flags() if (value := getattr(args, f"set:{name}")) is not None}
 
 
@@ -236,7 +236,7 @@ def read_settings(args: argparse.Namespace, environment: Mapping[str, str] = os.
 
 
 def to_config(settings: PumpFile) -> PumpConfig:
-    """The configuration that the pump works with. Raises ConfigError."""
+    """The pump's configuration from its settings. Raises ConfigError."""
     security, storage = settings.security, settings.storage
     return PumpConfig(
         pd_urls=settings.pd_urls,
@@ -266,7 +266,7 @@ def to_config(settings: PumpFile) -> PumpConfig:
 
 
 def ignored_keys(settings: PumpFile) -> dict[str, str]:
-    """The keys that are set but change nothing, with the reason."""
+    """The keys that are set but have no effect, each with the reason."""
     return {key: IGNORED[key] for key in _set_keys(settings, "") if key in IGNORED}
 
 

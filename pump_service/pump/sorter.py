@@ -1,8 +1,8 @@
 """The sorter: turns binlogs in value-log order into a watermark that is complete (invariant 2, tidb-binlog 2.5).
 
-The rule: a P blocks everything behind it in the log until its C or R (same start_ts) has been seen anywhere later; the
-watermark is the greatest commit_ts before the first blocking P. Only blocking P are kept, each with the
-greatest commit_ts between it and the next one, so memory is that of the open transactions, however
+The rule: a P blocks everything after it in the log until its C or R (same start_ts) has been seen anywhere later; the
+watermark is the greatest commit_ts before the first blocking P. The sorter holds only blocking P, each with the
+greatest commit_ts between it and the next one, so its memory depends on the number of open transactions, not on how
 long one blocks. Pure: no clock, no I/O, not thread-safe.
 """
 
@@ -22,7 +22,7 @@ _BLOCKING = struct.Struct("<qqIqqIq?I")
 
 
 class Kind(Enum):
-    """What an entry of the value log is to the sorter. PROVEN_ROLLBACK: an R that the resolver wrote with proof."""
+    """The kind of a value-log entry, for the sorter. PROVEN_ROLLBACK: an R that the resolver wrote with proof."""
 
     PREWRITE = "prewrite"
     COMMIT = "commit"
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 
 
 class Outcome(Enum):
-    """The result of pushing an entry: UNMATCHED is a C or R whose P does not wait here (a duplicate, or a late one).
+    """The result of pushing an entry. UNMATCHED: a C or R whose P does not wait here (a duplicate, or a late one).
 
     DOUBTED: an R that proves nothing by itself (hazards R-07); its prewrite waits on, for the proof.
     """
@@ -63,8 +63,8 @@ _TAKEN, _UNMATCHED, _TOO_EARLY = Outcome.TAKEN, Outcome.UNMATCHED, Outcome.TOO_E
 
 @dataclass(slots=True, eq=False)
 class _Segment:
-    """A blocking P, the greatest commit_ts logged before it (`floor`: its own must be above), and the greatest
-    (`high`, at `high_at`) between it and the next blocking P. `doubted`: a writer says that it is rolled back."""
+    """A blocking P. `floor`: the greatest commit_ts logged before it; its own must be above. `high`, at `high_at`: the
+    greatest commit_ts between it and the next blocking P. `doubted`: a writer reported its rollback."""
 
     prewrite: Entry
     floor: int
@@ -76,7 +76,7 @@ class _Segment:
 
 
 class Sorter:
-    """Watermark over entries pushed in value-log order; `max_ts` and `handle` come from the last run.
+    """The watermark over entries pushed in value-log order; `max_ts` and `handle` come from the last run.
 
     `trust_rollbacks`: a writer's R ends its P. Otherwise only a C or a PROVEN_ROLLBACK does.
     """
@@ -100,14 +100,14 @@ class Sorter:
 
     @property
     def handle(self) -> Pointer:
-        """The record that last raised the watermark: where a restart feeds the sorter from."""
+        """The record that last raised the watermark; a restart feeds the sorter from there."""
         return self._root.high_at
 
     def push(self, entry: Entry) -> Outcome:
-        """Take the next entry of the log.
+        """Process the next entry of the log.
 
-        TOO_EARLY = hazards R-09: a commit_ts at or above this one was logged before its P, so this one was not
-        fetched after the ack of P and the watermark may have passed it.
+        TOO_EARLY = hazards R-09: a commit_ts at or above this one was logged before its P, so this one was fetched
+        before the ack of P and the watermark may have passed it.
         """
         kind, start_ts, commit_ts, pointer, _ = entry
         if kind is _PREWRITE:
@@ -131,7 +131,7 @@ class Sorter:
             self._needed[fid] = commit_ts
 
     def needed_until(self, fid: int) -> int:
-        """The greatest commit_ts whose P is in file `fid`; 0 = none is known."""
+        """The greatest commit_ts whose P is in file `fid`; 0 = none known."""
         return self._needed.get(fid, 0)
 
     def blocking_files(self) -> set[int]:
@@ -139,7 +139,7 @@ class Sorter:
         return {segment.prewrite.pointer.fid for segments in self._waiting.values() for segment in segments}
 
     def forget(self, fid: int) -> None:
-        """File `fid` was removed."""
+        """Forget file `fid`, which was removed."""
         self._needed.pop(fid, None)
 
     def waiting_prewrites(self, limit: int = 0) -> list[Entry]:
@@ -152,12 +152,12 @@ class Sorter:
         return prewrites
 
     def doubted_prewrites(self, limit: int = 0) -> list[Entry]:
-        """The P whose writer reported a rollback, not proved so far; the oldest report first."""
+        """The P whose rollback a writer reported but which is not proved so far; the oldest report first."""
         starts = list(self._doubted)
         return [self._waiting[start_ts][0].prewrite for start_ts in (starts[:limit] if limit else starts)]
 
     def oldest_waiting(self) -> int:
-        """The least start_ts that is not matched; 0 = none."""
+        """The least start_ts of the waiting P; 0 = none waits."""
         return min(self._waiting, default=0)
 
     def __len__(self) -> int:
@@ -184,7 +184,7 @@ class Sorter:
 
     @classmethod
     def load(cls, data: bytes, *, trust_rollbacks: bool = True) -> Sorter:
-        """The sorter whose `dump` gave `data`; a doubted P is released when rollbacks are trusted now."""
+        """Restore the sorter from what `dump` returned. If rollbacks are trusted now, doubted P are released."""
         seen, high, fid, offset, needed, count = _ROOT.unpack_from(data)
         sorter = cls(high, Pointer(fid, offset), trust_rollbacks=trust_rollbacks)
         sorter._seen, at = seen, _ROOT.size

@@ -1,8 +1,9 @@
-"""Asks TiKV or the status port for outcomes of transactions, and decides how strongly (tidb-binlog 2.6, hazards R-07).
+"""Asks TiKV or the status port for outcomes of transactions, and decides how far to go (tidb-binlog 2.6, hazards R-07).
 
-TiKV first, where the cluster has one: of a young P it only reads the records; beyond the transaction timeout, or when a
-writer reports a rollback, TiKV is asked to end the transaction. A lock that expired long ago is rolled back before
-that: its holder is gone, and any reader would roll it back. The status port is asked about what TiKV does not answer.
+TiKV is asked first, if the cluster has it. About a young P, TiKV only reads the records. If the P is beyond the
+transaction timeout, or if a writer reports a rollback, TiKV is asked to end the transaction. If the lock expired long
+ago, TiKV rolls it back even before the timeout: its holder is gone, and any reader would roll it back. The status port
+is asked about the P for which TiKV gives no answer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from binlake.errors import SourceUnavailable
 from pump_service.pump.sorter import Entry
 
 _THREADS = 8
-_GONE_MS = 30_000  # after a lock expired: live writers extend it every few seconds
+_GONE_MS = 30_000  # after a lock expired: live writers extend theirs every few seconds
 _HOLD_S = 60.0  # between two calls to PD about GC
 
 
@@ -32,7 +33,7 @@ class StatusSource(Protocol):
 
 
 class NoStatusSource:
-    """No source to ask: every orphan prewrite blocks until its commit or rollback arrives."""
+    """No source to ask: each orphan prewrite blocks until its commit or rollback arrives."""
 
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
         """Always Unknown."""
@@ -61,7 +62,7 @@ class StatusQueries:
         self._stopped = threading.Event()
 
     def ask(self, entries: Sequence[Entry], doubted: Collection[int]) -> list[Status]:
-        """The outcome of each P; `doubted`: the start_ts of those whose writer reported a rollback."""
+        """The outcome of each P; `doubted`: the start_ts of the P whose writer reported a rollback."""
         statuses = self._ask_tikv(entries, doubted) if self._tikv is not None else []
         if not statuses:
             return self._ask_source(entries)
@@ -72,7 +73,7 @@ class StatusQueries:
         return statuses
 
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
-        """As a StatusSource: the known outcome of one transaction; asking changes nothing. Raises SourceUnavailable."""
+        """The known outcome of one transaction, as of a StatusSource; changes nothing. Raises SourceUnavailable."""
         if self._tikv is not None and self._clock is not None:
             status = self._tikv.ask([Question(start_ts, key, How.LOOK)], self._clock())[0]
             if not isinstance(status, Unreachable):
@@ -95,11 +96,11 @@ class StatusQueries:
             try:
                 self._tikv.protect(oldest)
             except SourceUnavailable:
-                # Absence proves nothing until PD has granted it.
+                # Until PD has accepted the request, absence proves nothing, so the next call tries again.
                 self._held_at -= _HOLD_S
 
     def stop(self) -> None:
-        """Ask no more; calls in flight end soon."""
+        """Stop asking; calls in flight end soon."""
         self._stopped.set()
         if self._tikv is not None:
             self._tikv.stop()
@@ -121,13 +122,13 @@ class StatusQueries:
             return [Unreachable(str(error))] * len(entries)
         questions = [self._question_for(entry, now_ts, entry.start_ts in doubted) for entry in entries]
         statuses = self._tikv.ask(questions, now_ts)
-        gone = [
+        expired = [
             place
             for place, (question, status) in enumerate(zip(questions, statuses, strict=True))
             if question.how is How.LOOK and is_expired(status, question.start_ts, now_ts, _GONE_MS)
         ]
-        stronger = [Question(questions[place].start_ts, questions[place].key, How.EXPIRE) for place in gone]
-        for place, status in zip(gone, self._tikv.ask(stronger, now_ts), strict=True):
+        stronger = [Question(questions[place].start_ts, questions[place].key, How.EXPIRE) for place in expired]
+        for place, status in zip(expired, self._tikv.ask(stronger, now_ts), strict=True):
             statuses[place] = status
         return statuses
 

@@ -1,4 +1,4 @@
-"""The storage of one pump: a data directory that keeps what was acked and knows how far it is complete.
+"""The storage of one pump: a data directory that stores acked binlogs and knows up to where it is complete.
 
 The path of a binlog: budget -> group commit into the value log (fsync) -> ack -> follower (index, sorter, watermark).
 """
@@ -36,7 +36,7 @@ from pump_service.pump.vlog import SEGMENT_BYTES, LogOptions, ValueLog
 
 log = structlog.get_logger()
 
-_PREWRITE, _COMMIT = Kind.PREWRITE, Kind.COMMIT  # asked for each write, and a look-up in an Enum is a call
+_PREWRITE, _COMMIT = Kind.PREWRITE, Kind.COMMIT  # read for each write, and looking up an Enum member costs a call
 _PATIENCE_S = 10.0  # below the 15 s after which a writer gives up (tidb-binlog 4)
 
 
@@ -44,9 +44,8 @@ _PATIENCE_S = 10.0  # below the 15 s after which a writer gives up (tidb-binlog 
 class StorageOptions:
     """`segment_bytes`, `sync_log`: tidb-binlog 2.2, 2.12. `memory_bytes`: what may be in flight between a call and its
     fsync. `index_queue`: entries that may wait for the index in memory. `trust_rollbacks`: an R ends its P without
-    proof (hazards R-07); False when there is a source to ask. `accepted_damage`: places of the value log whose loss an
-    operator accepted.
-    """
+    proof (hazards R-07); False when there is a source to ask. `accepted_damage`: positions in the value log whose loss
+    an operator accepted."""
 
     segment_bytes: int = SEGMENT_BYTES
     sync_log: bool = True
@@ -57,18 +56,18 @@ class StorageOptions:
 
 
 class Removed(NamedTuple):
-    """What a collection deleted."""
+    """What a collection removed."""
 
     files: int
     keys: int
 
 
 class Storage:
-    """Open with the recovery done; see the module. All methods may be called from any thread.
+    """An open storage with its recovery done; see the module. All methods may be called from any thread.
 
-    `recovered`: how many records the start had to read again. `files`, `open_index`: the disk below it. `ceiling`:
-    judges the timestamps of all that is stored (None: they are not judged, as without PD). `recover` False: it is
-    opened only, and `recover` is called later. `stop`: whether to leave opening and recovery (StartStopped).
+    `recovered`: how many records the start had to read again. `files`, `open_index`: access to the disk. `ceiling`:
+    checks the timestamps of everything that is stored (None: no check, as without PD). `recover` False: the storage is
+    only opened, and `recover` is called later. `stop`: returns whether to abandon opening and recovery (StartStopped).
     """
 
     def __init__(
@@ -107,11 +106,11 @@ class Storage:
                 undo.pop_all()
 
     def recover(self) -> None:
-        """Index what the last run may not have indexed, then begin to store. Once; raises Permanent, LostRange,
+        """Index what the last run may not have indexed, then begin to store. Call it once. Raises Permanent, LostRange,
         StartStopped.
 
-        Minutes where the index was lost. Until it returns nothing can be stored, pulled or collected, and `error` says
-        how far it is.
+        Takes minutes if the index was lost. Until it returns, nothing can be stored, pulled or collected, and `error`
+        shows the progress.
         """
         begun = time.monotonic()
         self.recovered = self._follower.recover(self._stop)
@@ -131,11 +130,12 @@ class Storage:
     def append(self, payload: bytes) -> Future[None]:
         """Store a serialised Binlog; the future is done after its fsync.
 
-        Raises WireError for bytes that are not a binlog or a P, C without its ts; Transient when too much is in flight.
-        The future raises Transient (nothing was stored) or Permanent (the disk failed).
+        Raises WireError for bytes that are not a binlog or for a P or C without its ts; Transient when too much is in
+        flight. The future raises Transient (nothing was stored) or Permanent (the disk failed).
         """
         stored: Future[None] = Future()
-        stored.set_running_or_notify_cancel()  # before it is handed over: a failing disk may answer at once
+        # reserved before the hand-over, because a failing disk may answer at once
+        stored.set_running_or_notify_cancel()
 
         def done(error: BinlakeError | None) -> None:
             if error is None:
@@ -147,10 +147,10 @@ class Storage:
         return stored
 
     def submit(self, payload: bytes, done: Done, *, wait: bool = False) -> None:
-        """As `append`, for a caller that must not block: `done` gets the outcome on the log's thread.
+        """Like `append`, for a caller that must not block: `done` gets the outcome on the log's thread.
 
-        `wait`: block for a while when too much is in flight, instead of being refused at once. Raises as `append`.
-        A timestamp above PD's clock as known here waits for a fresh one; then `done` is called on the ceiling's thread.
+        `wait`: block for a while when too much is in flight, instead of being refused at once. Raises as `append`. A
+        timestamp above PD's clock as known here waits for a fresh one; then `done` is called on the ceiling's thread.
         """
         payload, head = _check_payload(payload)
         item = Item(payload, head, done)
@@ -186,14 +186,14 @@ class Storage:
         self._tell_batch = tell
 
     def end(self, start_ts: int, commit_ts: int | None) -> None:
-        """Store, durably, what is proved (or decided by an operator) of the P `start_ts`: committed at `commit_ts`, or
-        None = rolled back. Raises as `append` and its future.
-        """
+        """Durably store the outcome of the P `start_ts` that was proved or that an operator decided: committed at
+        `commit_ts`, or None = rolled back. Raises as `append` and its future."""
         self.append(_encode_end(start_ts, commit_ts)).result()
 
     def end_all(self, outcomes: Sequence[tuple[int, int | None, bytes]]) -> list[BinlakeError | None]:
-        """As `end` for each (start_ts, commit_ts, prewrite_key), with one wait for all; the error of each that was not
-        stored. A commit has the key of its prewrite, as the writer's own would: it may tell whose transaction it is."""
+        """Like `end` for each (start_ts, commit_ts, prewrite_key), with one wait for all; returns each one's error, or
+        None once it is stored. A commit carries the key of its prewrite, as the writer's own would: it may identify the
+        transaction."""
         begun: list[Future[None] | BinlakeError] = []
         for start_ts, commit_ts, key in outcomes:
             try:
@@ -208,7 +208,7 @@ class Storage:
 
     @property
     def records(self) -> ValueLog:
-        """The value log, to read stretches of it."""
+        """The value log, for reading stretches of it."""
         return self._log
 
     @property
@@ -218,12 +218,12 @@ class Storage:
 
     @property
     def max_ts(self) -> int:
-        """The greatest ts ever stored here: an oracle below it is not the one this data came from."""
+        """The greatest ts ever stored here. An oracle whose timestamps are below it is not the one of this data."""
         return max(self._log.max_ts, self.watermark)
 
     @property
     def counters(self) -> Counters:
-        """Late, early and double commits seen by this process."""
+        """Counts of this process, such as late, early and duplicate commits."""
         return self._follower.counters
 
     @property
@@ -233,7 +233,7 @@ class Storage:
 
     @property
     def error(self) -> str:
-        """Why nothing can be stored or shown at present; empty = all is well."""
+        """Why nothing can be stored or shown at present; empty = no problem."""
         if self._commit is None:
             at, end = self._follower.indexed.fid, self._log.end.fid
             return f"the index is being rebuilt from the value log: file {at:06d}.vlog of {end:06d}.vlog"
@@ -251,7 +251,7 @@ class Storage:
 
     @property
     def index_lag(self) -> int:
-        """Entries in memory that are durable and not yet indexed."""
+        """Entries in memory that are durable but not indexed yet."""
         return len(self._follower.backlog)
 
     def waiting_prewrites(self, limit: int = 0) -> list[Entry]:
@@ -259,11 +259,11 @@ class Storage:
         return self._follower.waiting_prewrites(limit)
 
     def doubted_prewrites(self, limit: int = 0) -> list[Entry]:
-        """The P whose writer reported a rollback, without proof so far (empty with `trust_rollbacks`)."""
+        """The P whose writer reported a rollback that is not proved so far (empty with `trust_rollbacks`)."""
         return self._follower.doubted_prewrites(limit)
 
     def count_unmatched(self) -> tuple[int, int]:
-        """How many P wait, and the least start_ts of them (0 = none)."""
+        """How many P wait, and their least start_ts (0 = none)."""
         return self._follower.count_unmatched()
 
     def wait_above(self, ts: int, timeout_s: float, give_up: Callable[[], bool]) -> None:
@@ -271,13 +271,14 @@ class Storage:
         self._follower.wait_above(ts, timeout_s, give_up)
 
     def wake(self) -> None:
-        """Let every waiter check its `give_up`."""
+        """Make all waiting threads check their `give_up`."""
         self._follower.wake()
 
     def collect(self, gc_ts: int, bound: int) -> Removed:
         """Remove what is no longer needed once everything up to `gc_ts` may go.
 
-        Those are the oldest files, as far as they end at or below `bound` and hold no P of a later C, and their keys.
+        That is: the oldest files that end at or below `bound` and hold no P of a later C, and the keys of their
+        records.
 
         `gc_ts` is durable before the first deletion. Raises OSError, plyvel.Error; then the next call continues.
         """
@@ -285,7 +286,7 @@ class Storage:
         if gc_ts > self.index.gc_ts:
             self.directory.replace("gcts", str(gc_ts))
             self.index.set_gc_ts(gc_ts)
-        # Never a file after one that stays: a P would be left without its C.
+        # Never remove a file after one that stays: a P would lose its C.
         files = self._log.old_files()
         needed = self._follower.needed_by_files(fid for fid, _ in files)
         over = takewhile(lambda one: one[1] <= bound and needed.get(one[0], gc_ts + 1) <= gc_ts, files)
@@ -299,7 +300,7 @@ class Storage:
         return Removed(len(fids), keys)
 
     def close(self) -> None:
-        """Store and index what is in flight, then close and free the directory, whatever fails on the way."""
+        """Store and index what is in flight, then close everything and unlock the directory, even if a step fails."""
         with ExitStack() as steps:  # the last one first
             steps.callback(self.directory.close)
             steps.callback(self.index.close)
@@ -310,7 +311,7 @@ class Storage:
 
     def _open_log(self, options: StorageOptions, files: Files | None) -> ValueLog:
         recorded = int(self.directory.recall("gcts") or 0)
-        if recorded > self.index.gc_ts:  # the index was lost and is rebuilt: what was collected stays collected
+        if recorded > self.index.gc_ts:  # the index was lost and is being rebuilt: collected binlogs stay collected
             self.index.set_gc_ts(recorded)
         values = ValueLog(
             self.directory.path / "value",

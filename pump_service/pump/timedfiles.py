@@ -1,4 +1,4 @@
-"""The value log's files, timed: seconds of a batch, of its write and of its sync (tidb-binlog 2.14)."""
+"""Measures the value log's file operations: seconds of a batch, of its write and of its sync (tidb-binlog 2.14)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pump_service.pump.metrics import PumpMetrics
 
 
 class TimedFiles(Files):
-    """A batch is what is appended between two syncs. Used by one writing thread at a time, as the value log does."""
+    """A batch is everything appended between two syncs. Only one thread at a time may write, as in the value log."""
 
     def __init__(self, metrics: PumpMetrics) -> None:
         self._metrics = metrics
@@ -18,7 +18,7 @@ class TimedFiles(Files):
         self._bytes = 0
 
     def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
-        """Write at the end; how many bytes were written."""
+        """Write at the end; return how many bytes were written."""
         self._began = self._began or time.perf_counter()
         written = super().append(file, data)
         self._bytes += written

@@ -1,8 +1,8 @@
-"""Keeps each timestamp for one binlog: a second, different binlog at it is refused before it is stored.
+"""Reserves each timestamp for one binlog: a second, different binlog with the same timestamp is refused.
 
 The index has one slot for a ts: the start_ts of a P, the commit_ts of all others. A second binlog would hide the first
-from every pull. The same binlog is accepted again (writers retry), and a fake, which holds nothing, gives way to any
-binlog. The latest timestamps are held in memory; older ones are looked up in the index.
+from every pull. The same binlog is accepted again (writers retry), and any binlog may replace a fake, which has no
+content. The latest timestamps are held in memory; older ones are looked up in the index.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Kind
 from pump_service.pump.vlog import ValueLog
 
-_GENERATION = 1 << 15  # how many are held in memory at least
+_GENERATION = 1 << 15  # the least number held in memory
 _PREWRITE = Kind.PREWRITE
 _MASK = (1 << 63) - 1
-_MOST = 1 << 18  # and at most, however far the index is behind
+_MOST = 1 << 18  # the greatest number, however far the index is behind
 
 
 TsClaim = tuple[int, int | None]
-"""A claimed ts (0 = none), and the binlog that had it before (None = none)."""
+"""A claimed ts (0 = none), and the binlog that held it before (None = none)."""
 
 _NOTHING: TsClaim = (0, None)
 
 
 class TimestampClaims:
-    """The timestamps of one pump, each with what identifies its binlog: for a P a hash of its bytes (below 0), for all
-    others the start_ts. Used by the thread that writes the log. `indexed`: up to where the index has them."""
+    """The timestamps of one pump, each with the identity of its binlog: for a P a hash of its bytes (below 0), for all
+    others the start_ts. Used by the thread that writes the log. `indexed`: the position up to which the index has them.
+    """
 
     def __init__(self, index: Index, log: ValueLog, indexed: Callable[[], Pointer]) -> None:
         self._index = index
@@ -39,13 +40,13 @@ class TimestampClaims:
         self._young: dict[int, int] = {}
         self._old: dict[int, int] = {}
         self._old_end = self._floor_end = Pointer(0, 0)
-        self._floor = log.max_ts  # what is at or below it may be in the index only
+        self._floor = log.max_ts  # timestamps at or below it may be in the index only
 
     def claim(self, head: Head, payload: bytes) -> TsClaim:
-        """Claim the ts of a binlog that is about to be stored; the claim to `release` when it is not.
+        """Claim the ts of a binlog that is about to be stored; pass the claim to `release` if it is not stored.
 
-        Raises Permanent when another binlog has it, Transient while that is not known, WireError when the binlog that
-        has it is damaged.
+        Raises Permanent when another binlog has the ts, Transient while that is not known, WireError when the binlog
+        that has it is damaged.
         """
         kind, start_ts, commit_ts, _ = head
         if kind is _PREWRITE:
@@ -77,7 +78,7 @@ class TimestampClaims:
             self._young[key] = before
 
     def note_stored(self, last: Pointer) -> None:
-        """The claimed binlogs are stored, up to the record `last`: forget old ones that the index has."""
+        """The claimed binlogs are stored, up to the record `last`; forget old claims that the index has."""
         if len(self._young) < _GENERATION:
             return
         if self._indexed() >= self._old_end or len(self._young) >= _MOST:

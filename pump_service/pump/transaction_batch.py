@@ -1,6 +1,6 @@
 """Transactions read from the value log, in columns: complete ones and fakes in ascending commit_ts.
 
-A payload is kept as two pieces, of its commit and of its prewrite, until a caller wants it joined.
+A payload is held as two pieces, from its commit and from its prewrite, until a caller wants it joined.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TransactionBatch:
         self.extend(np.array([start_ts], np.int64), np.array([commit_ts], np.int64), [payload, b""])
 
     def extend(self, start_ts: Ints, commit_ts: Ints, pieces: list[bytes]) -> None:
-        """Add several; `pieces`: two of each."""
+        """Add several transactions; `pieces`: two for each."""
         self._starts.append(start_ts)
         self._commits.append(commit_ts)
         self._pieces += pieces
@@ -42,19 +42,19 @@ class TransactionBatch:
         return self.between(first, len(self))
 
     def between(self, first: int, last: int) -> TransactionBatch:
-        """The transactions number `first` to `last` - 1."""
+        """The transactions from index `first` to `last` - 1."""
         some = TransactionBatch()
         some.extend(self.start_ts[first:last], self.commit_ts[first:last], self._pieces[2 * first : 2 * last])
         return some
 
     @property
     def start_ts(self) -> Ints:
-        """Of each."""
+        """The start_ts of each transaction."""
         return _concatenate(self._starts)
 
     @property
     def commit_ts(self) -> Ints:
-        """Of each."""
+        """The commit_ts of each transaction."""
         return _concatenate(self._commits)
 
     @property

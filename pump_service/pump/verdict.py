@@ -1,6 +1,6 @@
 """Outcomes that an operator decides because no source knows them (hazards R-07): logged, counted, durable.
 
-Only a P that blocks the watermark can be decided, and never against what the source knows.
+An operator can only decide a P that blocks the watermark, and never against what the source knows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Verdict:
         self._metrics = metrics
 
     def decide(self, start_ts: int, commit_ts: int) -> None:
-        """The transaction `start_ts` committed at `commit_ts`, or was rolled back when that is 0; durable on return.
+        """Record that transaction `start_ts` committed at `commit_ts`, or was rolled back when that is 0; durable on
+        return.
 
         Raises Permanent when no P with this start_ts waits or the source contradicts, ConfigError for an impossible
         commit_ts, Transient when it cannot be stored now.
@@ -39,15 +40,15 @@ class Verdict:
                 where={"start_ts": start_ts, "commit_ts": commit_ts, "watermark": self._storage.watermark},
                 hint="binlogs at or below the watermark may have landed already",
             )
-        said = self._check_source(prewrite, commit_ts)
+        answer = self._check_source(prewrite, commit_ts)
         self._storage.end(start_ts, commit_ts or None)
         self._metrics.forced.add()
-        log.warning("outcome_forced_by_command", start_ts=start_ts, commit_ts=commit_ts, source_said=said)
+        log.warning("outcome_forced_by_command", start_ts=start_ts, commit_ts=commit_ts, source_said=answer)
 
     def give_up(self, start_ts: int, commit_ts: int) -> None:
         """Give up the C at `commit_ts` of transaction `start_ts`, whose P is missing: pulls skip it; durable on return.
 
-        Raises Permanent when there is no such commit, or its prewrite is here.
+        Raises Permanent when this commit does not exist, or its prewrite is in this pump.
         """
         where = {"start_ts": start_ts, "commit_ts": commit_ts}
         commit = self._read_head(commit_ts)
@@ -75,24 +76,24 @@ class Verdict:
         )
 
     def _check_source(self, prewrite: Entry, commit_ts: int) -> str:
-        """The source's answer, when it does not contradict."""
+        """The source's answer, if it does not contradict."""
         try:
             status = self._source.transaction_status(prewrite.start_ts, prewrite.key)
         except SourceUnavailable as error:
             return f"no answer: {error.message}"
         match status:
             case Committed(known) if known != commit_ts:
-                said = f"it committed at {known}"
+                known_outcome = f"it committed at {known}"
             case RolledBack() if commit_ts:
-                said = "it was rolled back"
+                known_outcome = "it was rolled back"
             case Locked():
-                said = "its lock still exists, so it may still commit"
+                known_outcome = "its lock still exists, so it may still commit"
             case Unknown(reason):
                 return reason
             case _:
                 return "the same"
         raise Permanent(
-            f"the source reports another outcome: {said}",
+            f"the source reports another outcome: {known_outcome}",
             where={"start_ts": prewrite.start_ts, "asked_for": commit_ts or "rolled back"},
             hint="the pump itself resolves transactions whose outcome the source knows",
         )

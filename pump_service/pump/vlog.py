@@ -1,8 +1,8 @@
 """The value log: an append-only set of files; `append` returns only after its bytes are on disk (invariant 1).
 
-One writer at a time calls `append`; reads by pointer and scans may run beside it. Rotation at 500 MiB is the original's
-(tidb-binlog 2.2), the layout is Binlake's (record.py); files of the original are read, and only sealed. The number of
-open files is bounded.
+Only one thread at a time may call `append`; reads by pointer and scans may run at the same time. Rotation at 500 MiB is
+the original's (tidb-binlog 2.2), the layout is Binlake's (record.py); the original's files are read, and only sealed.
+The number of open files is bounded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SEAL_ON_CLOSE_BYTES = 50 << 10  # a smaller file stays open for the next start
 _OPEN_FILES = 256
 _FIRST_READ = 4096
 _FAR_BACK = 1 << 31
-_new_pointer = partial(tuple.__new__, Pointer)  # as Pointer(...), without a call of Python code for each record
+_new_pointer = partial(tuple.__new__, Pointer)  # same as Pointer(...), without a call of Python code for each record
 _JOIN_BYTES = 4 << 20  # a larger batch is written piece by piece instead of being copied
 
 
@@ -55,11 +55,11 @@ class LogOptions:
 class ValueLog:
     """The files `NNNNNN.vlog` of one directory.
 
-    `known`: the last record that is known to be synced: a start reads nothing before it. `given_up`: damaged stretches
-    skipped so far, as configured. `stop`: whether to interrupt the opening (StartStopped).
-    Raises LostRange for a pointer into a file that is gone, WireError for a damaged record, Transient when a batch
-    could not be written and was taken back or a file cannot be opened, Permanent once the disk has failed to sync, and
-    where stored binlogs are lost or damaged.
+    `known`: the last record that is known to be synced; a start reads nothing before it. `given_up`: damaged stretches
+    skipped so far, as configured. `stop`: whether to interrupt the opening (StartStopped). Raises LostRange for a
+    pointer into a file that was removed, WireError for a damaged record, Transient when a batch could not be written
+    and was undone or a file cannot be opened, Permanent once the disk has failed to sync, and if stored binlogs are
+    lost or damaged.
     """
 
     def __init__(
@@ -83,7 +83,8 @@ class ValueLog:
         self._frames: dict[int, Frame] = {}
         self._files.make_directory(directory)
         names = self._files.names(directory)
-        # A killed process may have left a name in the page cache only, and records in that file will count as durable.
+        # A killed process may have left a file name in the page cache only, and records in that file will count as
+        # durable.
         self._files.sync_directory(directory)
         self._fids = sorted(int(name[:-5]) for name in names if name.endswith(".vlog") and name[:-5].isdecimal())
         self.given_up = 0
@@ -96,7 +97,7 @@ class ValueLog:
 
     @property
     def end(self) -> Pointer:
-        """Where the next record will start: everything before it is on disk."""
+        """The position of the next record; everything before it is on disk."""
         return Pointer(self._fids[-1], self._end)
 
     @property
@@ -106,11 +107,11 @@ class ValueLog:
 
     @property
     def failed(self) -> str:
-        """Why nothing can be written any more, or no new file can be begun; empty while all is well."""
+        """Why nothing can be written any more, or why no new file can be created; empty = no problem."""
         return self._failed or self._rotation_error
 
     def file_max_ts(self, fid: int) -> int:
-        """The greatest ts in file `fid` so far; 0 for a file that is gone."""
+        """The greatest ts in file `fid` so far; 0 for a file that was removed."""
         return self._max_ts.get(fid, 0)
 
     def old_files(self) -> list[tuple[int, int]]:
@@ -118,17 +119,19 @@ class ValueLog:
         return [(fid, self._max_ts[fid]) for fid in self._fids[:-1]]
 
     def room_left(self) -> int:
-        """Bytes until the current file reaches its limit: a batch should end there."""
+        """Bytes until the current file reaches its limit; a batch should end there."""
         left = self._options.segment_bytes - self._end
-        return left if left > 0 else self._options.segment_bytes  # no new file can be begun: it grows, batch by batch
+        # no new file can be created, so this one grows, batch by batch
+        return left if left > 0 else self._options.segment_bytes
 
     def append(self, payloads: Sequence[bytes], max_ts: int) -> list[Pointer]:
-        """Write records in one write and one fdatasync; their places. `max_ts`: the greatest ts among them."""
+        """Write records in one write and one fdatasync; return their positions. `max_ts`: their greatest ts."""
         if self._failed:
             raise Permanent("the value log cannot be written", where={"reason": self._failed})
         fid, offset = self._fids[-1], self._end
         frame = self._frames[fid]
-        write_begin = offset if self._options.sync else max(frame.begin, offset - _FAR_BACK)  # not synced: no proof
+        # without a sync there is no proof
+        write_begin = offset if self._options.sync else max(frame.begin, offset - _FAR_BACK)
         pointers: list[Pointer] = []
         pieces: list[bytes] = []
         for payload in payloads:
@@ -159,7 +162,7 @@ class ValueLog:
         return self._files.read(self._handle(pointer.fid), pointer.offset, size)
 
     def peek(self, pointer: Pointer, size: int) -> tuple[int, bytes]:
-        """How long the payload of the record at `pointer` is, unchecked, and its first bytes; 0: none begins there."""
+        """The unchecked payload length of the record at `pointer`, and its first bytes; 0: no record begins there."""
         frame = self.frame(pointer.fid)
         data = self.read_bytes(pointer, frame.header_bytes + size)
         return frame.header_at(data, 0, pointer.offset).length, data[frame.header_bytes :]
@@ -186,7 +189,7 @@ class ValueLog:
                 yield Pointer(fid, offset), data[begin:end]
 
     def stretches(self, pointer: Pointer, upto: Pointer | None = None) -> Iterator[tuple[int, Stretch]]:
-        """The same, some MiB at once, each with its file. Raises Permanent at the first damaged byte, OSError."""
+        """Like `scan_from`, some MiB at once, each with its file. Raises Permanent at the first damage, OSError."""
         end = upto or self.end
         for fid in [fid for fid in self._fids if pointer.fid <= fid <= end.fid]:
             start = pointer.offset if fid == pointer.fid else 0
@@ -203,17 +206,18 @@ class ValueLog:
                 self._handles.pop(fid, None)
                 self._fids = [kept for kept in self._fids if kept != fid]
                 del self._max_ts[fid], self._frames[fid]
-            self._files.sync_directory(self._directory)  # one at a time: no later file may vanish before an earlier one
+            # one at a time: no later file may disappear before an earlier one
+            self._files.sync_directory(self._directory)
 
     def close(self) -> None:
-        """Seal the current file when it is worth it (50 KiB) and possible, and close all files."""
+        """If the current file is worth it (50 KiB) and can be sealed, seal it; close all files."""
         if not self._failed and self._end >= SEAL_ON_CLOSE_BYTES:
             try:
                 self._seal(self._fids[-1])
             except BinlakeError as error:
                 log.warning("value_log_not_sealed", file=self._path(self._fids[-1]).name, error=str(error))
         with self._handles_lock:
-            self._handles.clear()  # each closes when its last reader lets go of it
+            self._handles.clear()  # each file closes when its last reader drops its handle
 
     def _path(self, fid: int) -> Path:
         return self._directory / f"{fid:06d}.vlog"
@@ -240,7 +244,7 @@ class ValueLog:
     def _cache_handle(self, fid: int, file: io.FileIO) -> None:
         self._handles[fid] = file
         if len(self._handles) > _OPEN_FILES:
-            self._handles.pop(next(iter(self._handles)))  # closes when its last reader lets go of it
+            self._handles.pop(next(iter(self._handles)))  # closes when its last reader drops it
 
     def _open_files(self, known: KnownSynced | None) -> None:
         next_fid = 0
@@ -253,13 +257,14 @@ class ValueLog:
             elif fid != self._fids[-1] or self._files.size(self._handle(fid)) > HEAD.size:
                 raise damage_error(Frame(fid), 0, "the head of the file is incomplete")
         begun = [fid for fid in self._fids if fid in self._frames]
-        self._fids = begun  # the last one was about to be begun when the last process ended
+        self._fids = begun  # a last file without a head was being created when the last process ended
         sealed = [self._load_max_ts(at, known) for at in range(len(begun))]
         if sealed and not sealed[-1] and not self._frames[begun[-1]].old:
             return
         next_fid = max(next_fid, begun[-1] + 1 if begun else 0)
         if sealed and not sealed[-1]:
-            next_fid = self._fids.pop()  # a file of the original without a record: replaced by one in Binlake's format
+            # a file of the original without a record is replaced by one in Binlake's format
+            next_fid = self._fids.pop()
         self._switch(next_fid, *self._create(next_fid))
 
     def _is_given_up(self, fid: int) -> bool:
@@ -270,14 +275,15 @@ class ValueLog:
         return accepted
 
     def _load_max_ts(self, at: int, known: KnownSynced | None) -> bool:
-        """Load the greatest ts of a file, repairing what a crash left unfinished; whether it is sealed."""
+        """Load the greatest ts of a file and repair what a crash left unfinished; return whether the file is sealed."""
         fid, after = self._fids[at], [self._frames[later] for later in self._fids[at + 1 :]]
         file, frame = self._handle(fid), self._frames[fid]
         size = self._files.size(file)
         last = not after or (len(after) == 1 and self._files.size(self._handle(after[0].fid)) <= after[0].begin)
         footer = self._files.read(file, max(0, size - frame.footer_bytes), frame.footer_bytes)
         max_ts = frame.decode_footer(footer, size)
-        if max_ts is not None and not (frame.old and last):  # there, a payload's end may look like it
+        # in such a file the end of a payload may look like a footer
+        if max_ts is not None and not (frame.old and last):
             self._max_ts[fid] = max_ts
             return True
         until = after[0].previous_end if after else 0
@@ -319,7 +325,7 @@ class ValueLog:
         self._end = end
 
     def _undo_write(self, file: io.FileIO, error: OSError) -> None:
-        # The callers get the answer that nothing was stored, so nothing may stay.
+        # Callers are told that nothing was stored, so nothing may stay in the file.
         try:
             self._files.truncate(file, self._end)
         except OSError as second:
@@ -338,11 +344,11 @@ class ValueLog:
             raise Permanent(self._failed, hint="replace the disk, then start the pump again") from error
 
     def _rotate(self) -> None:
-        # The records are durable whatever happens here, and are answered so; the next append tries again.
+        # Whatever fails here, the records are durable and acked as such; the next append tries to rotate again.
         fid = self._fids[-1]
         try:
             frame, file = self._create(fid + 1)
-            self._seal(fid)  # last: nothing may follow a footer
+            self._seal(fid)  # this comes last: nothing may follow a footer
         except (BinlakeError, OSError) as error:
             self._rotation_error = f"no new file of the value log can be begun: {error}"
             log.error("value_log_rotation_failed", file=self._path(fid + 1).name, error=str(error))
@@ -355,7 +361,7 @@ class ValueLog:
         self._write(fid, [footer], self._end + len(footer))
 
     def _create(self, fid: int) -> tuple[Frame, io.FileIO]:
-        """A new file, its head and its name durable; one without records that a failure or a crash left is reused."""
+        """Create a file with its head and its name. An empty file that a failure or crash left is reused."""
         try:
             file = self._files.open(self._path(fid), create=True)
         except FileExistsError:
@@ -366,12 +372,12 @@ class ValueLog:
         head, frame = new_head(fid, self._end)
         if self._files.append(file, head) != len(head):
             raise OSError(ENOSPC, "the head of a file was written only in part")
-        self._files.sync(file)  # even if acks do not wait for syncs: without its head a file cannot be read
+        self._files.sync(file)  # synced even if acks do not wait for syncs: without its head a file cannot be read
         self._files.sync_directory(self._directory)
         return frame, file
 
     def _switch(self, fid: int, frame: Frame, file: io.FileIO) -> None:
-        with self._handles_lock:  # a collection may take old files off the list at the same time
+        with self._handles_lock:  # a collection may remove old files from the list at the same time
             self._cache_handle(fid, file)
             self._frames[fid] = frame
             self._max_ts[fid] = 0

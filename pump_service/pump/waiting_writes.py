@@ -12,7 +12,7 @@ from binlake.rpc import Call, Status
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A call that found no room at `since`, seconds of the caller's clock; `size`: bytes of its binlogs.
+    """A call that found no room at `since`, in seconds of the caller's clock; `size`: bytes of its binlogs.
 
     `submit()`: hands it to the storage or answers it; False: there is still no room. `refuse(error)`: answers it.
     """
@@ -24,7 +24,7 @@ class Write:
 
 
 class WaitingWrites:
-    """Used on the loop. `limit`: bytes of all writes together, one alone may be larger."""
+    """Used on the loop. `limit`: bytes of all writes together; a single write may be larger."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -35,7 +35,7 @@ class WaitingWrites:
         return len(self._writes)
 
     def add(self, call: Call, write: Write) -> bool:
-        """Let `call` wait; False when it was refused because too much waits already."""
+        """Let `call` wait; False when it was refused because too many bytes wait already."""
         if self._writes and self.bytes + write.size > self._limit:
             call.fail(Status.UNAVAILABLE, f"the pump is behind: {self.bytes} bytes wait to be stored")
             return False
@@ -45,7 +45,7 @@ class WaitingWrites:
         return True
 
     def retry(self) -> None:
-        """There may be room: submit as many as fit, in the order they came."""
+        """Submit as many waiting writes as fit now, in the order they came."""
         while self._writes:
             call = next(iter(self._writes))
             write = self._writes[call]
@@ -54,7 +54,7 @@ class WaitingWrites:
             self._forget(call)
 
     def expire(self, before: float) -> None:
-        """Refuse those that came before `before`."""
+        """Refuse the writes that came before `before`."""
         while self._writes:
             call, write = next(iter(self._writes.items()))
             if write.since >= before:
@@ -69,6 +69,6 @@ class WaitingWrites:
             call.on_end = None
 
     def _on_left(self, call: Call) -> None:
-        # Its caller has given up, or the server is stopping: what nobody waits for is not stored.
+        # Its caller has given up, or the server is stopping: a write that nobody waits for is not stored.
         self._forget(call)
         call.fail(Status.CANCELLED, "its caller no longer waits")

@@ -1,7 +1,7 @@
-"""Replays a recorded TiDB capture into real pumps, and serves the status port of its TiDB meanwhile.
+"""Replays a recorded TiDB capture into real pumps, and meanwhile serves the status port of its TiDB.
 
-`schedule` knows what the capture holds, `replayer` writes it and leads PD's clock, `status` and `status_server` are the
-capture's status port, `command` is `binlake capture`.
+`schedule` knows the capture's binlogs, `replayer` writes them and leads PD's clock, `status` and `status_server` are
+the capture's status port, `command` is `binlake capture`.
 """
 
 from pump_service.replay.clock import ReplayClock

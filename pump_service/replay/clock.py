@@ -1,6 +1,6 @@
-"""The replay clock: how far PD's clock may go, and what the capture's TiDB knows by then (DESIGN 5).
+"""The replay clock: the bound of PD's clock, and what the capture's TiDB knows at that time (DESIGN 5).
 
-While the replay runs, nothing at or above `bound` has happened yet; after the release the clock runs on at real pace.
+While the replay runs, nothing at or above `bound` has happened yet; after the release the clock advances in real time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from binlake.errors import ConfigError
 
 
 class ReplayClock:
-    """Leads PD's clock; thread-safe. Bounds never fall."""
+    """Leads PD's clock; thread-safe. Bounds never decrease."""
 
     def __init__(self, pd: ClockClient) -> None:
         self._pd = pd
@@ -23,7 +23,7 @@ class ReplayClock:
         self._released: float | None = None
 
     def lead(self, bound: int) -> None:
-        """Move the bound up to `bound` (TSO). Raises what PD raises, ConfigError when PD is past it already."""
+        """Move the bound up to `bound` (TSO). Raises PD's errors, ConfigError if PD's clock is already past it."""
         with self._lock:
             if bound > self._bound:
                 last = self._pd.lead(bound)
@@ -36,7 +36,7 @@ class ReplayClock:
                 self._bound = bound
 
     def release(self) -> None:
-        """The replay is over."""
+        """End the replay: let PD's clock advance in real time."""
         with self._lock:
             self._pd.release()
             self._released = time.monotonic()

@@ -18,7 +18,7 @@ from binlake.wire import binlog_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One transaction by its P. `commit_ts` 0 = rolled back; `orphan`: the capture has neither its C nor its R."""
+    """One transaction, from its P. `commit_ts` 0 = rolled back; `orphan`: the capture has neither its C nor its R."""
 
     start_ts: int
     key: bytes
@@ -47,7 +47,7 @@ class Outcomes:
         )
 
     def orphan_commit_ts(self, start_ts: int) -> int:
-        """The true commit_ts of an orphan; 0 for a rolled back one and for every transaction with a C or R."""
+        """The true commit_ts of an orphan; 0 for a rolled-back one and for every transaction with a C or R."""
         transaction = self.by_start.get(start_ts)
         return transaction.commit_ts if transaction is not None and transaction.orphan else 0
 
@@ -72,7 +72,7 @@ def _read_binlogs(capture: Capture) -> tuple[dict[int, bytes], dict[int, int], s
 
 
 def _read_recorded(capture: Capture, orphans: set[int]) -> Mapping[int, int]:
-    """commit_ts by start_ts of the orphans that are committed."""
+    """commit_ts by start_ts of the committed orphans."""
     if not orphans:
         return {}
     commits = {int(outcome["start_ts"]): int(outcome.get("commit_ts", 0)) for outcome in capture.outcomes() or ()}

@@ -1,4 +1,4 @@
-"""Progress of a replay: a bar on a terminal, else a line every few seconds."""
+"""Progress of a replay: a bar on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EVERY_S = 5.0
 
 @contextmanager
 def show_progress(name: str) -> Iterator[replayer.Progress]:
-    """The function that takes (acked, total); on stderr."""
+    """A function that takes (acked, total) and shows them on stderr."""
     if not sys.stderr.isatty():
         yield _ProgressLines(name)
         return

@@ -1,7 +1,8 @@
 """Writes a capture to the pumps in order of arrival, as TiDB's pump client would, and leads PD's clock.
 
-Payloads go out as they were recorded: no timestamp is changed. A binlog waits for what must be durable before it
-(`ReplaySchedule.may_write`), later ones do not wait for it: many are in flight at a time, and share group commits.
+Payloads are sent as they were recorded: no timestamp is changed. A binlog waits for everything that must be durable
+before it (`ReplaySchedule.may_write`), but later ones do not wait for it: many are in flight at a time and share group
+commits.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from pump_service.replay.schedule import ReplaySchedule, Step, parse_binlog
 log = structlog.get_logger()
 
 WRITERS = 64
-"""Writes on their way at once: enough for a group commit, few enough for one process."""
+"""Writes in flight: enough for a group commit, few enough for one process."""
 MAX_BYTES = 256 << 20
-"""Bytes of payloads held at once."""
-_LEAD_EVERY_S = 0.02  # each Lead is an RPC and an fsync; a bound that is a little late only makes the clock wait
+"""Bytes of payloads held in memory."""
+_LEAD_EVERY_S = 0.02  # each Lead is an RPC and an fsync; if the bound is a little late, the clock only has to wait
 _FAR = tso.compose(
     1000
-)  # a binlog this far above the clock moves the clock first: pumps refuse timestamps from the future
-_AHEAD = tso.compose(5000)  # a binlog further above the bound waits for those in flight
+)  # a binlog this far above the clock moves the clock first, because pumps refuse timestamps from the future
+_AHEAD = tso.compose(5000)  # a binlog further above the bound waits for the binlogs in flight
 
 
 class Writer(Protocol):
     """The pump client."""
 
     def write_prewrite(self, binlog: pb.Binlog) -> str:
-        """Store a P on one pump; its node id."""
+        """Store a P on one pump; return the pump's node id."""
 
     def write_commit(self, binlog: pb.Binlog, node_id: str | None = None) -> str:
         """Store a C on the pump `node_id`."""
@@ -60,11 +61,11 @@ class ReplayResult:
 
 
 Progress = Callable[[int, int], None]
-"""Called with (binlogs acked, binlogs in all) some times a second."""
+"""Called with (binlogs acked, all binlogs) a few times a second."""
 
 
 class Replayer:
-    """One replay of one capture. `rate`: binlogs a second, None = as fast as the pumps take them."""
+    """One replay of one capture. `rate`: binlogs a second, None = as fast as the pumps accept them."""
 
     def __init__(
         self, capture: Capture, outcomes: Outcomes, client: Writer, clock: ReplayClock, *, rate: float | None = None
@@ -85,11 +86,11 @@ class Replayer:
         self._failure: BaseException | None = None
 
     def run(self, progress: Progress | None = None) -> ReplayResult:
-        """Write everything, then let the clock run on. Raises what the pump client and PD raise.
+        """Write everything, then let the clock advance in real time. Raises the errors of the pump client and PD.
 
-        A second replay into the same cluster fails at the first lead, before a byte is written: PD's clock is past the
-        capture. Writing the same capture again would be harmless (equal duplicates), but rows of another capture below
-        a watermark would be lost silently.
+        A second replay into the same cluster fails at the first lead, before a byte is written, because PD's clock is
+        past the capture. Writing the same capture again would be harmless (equal duplicates), but rows of another
+        capture below a watermark would be lost silently.
         """
         began = time.monotonic()
         self._clock.lead(self.schedule.first_bound)
@@ -150,7 +151,7 @@ class Replayer:
             self._state.wait_for(lambda: self._failure or self._in_flight == 0)
 
     def _unpark(self) -> None:
-        # First come, first served: `needs` never falls along the capture.
+        # First come, first served: `needs` never decreases along the capture.
         while self._parked and self.schedule.may_write(self._parked[0][0]):
             self._ready.put(self._parked.popleft())
 
@@ -187,7 +188,7 @@ class Replayer:
             self._clock.lead(bound)
 
     def _lead_until_end(self, progress: Progress | None) -> None:
-        """Keep the clock close below the schedule's bound; one RPC for many acks."""
+        """Keep the clock just below the schedule's bound, with one RPC for many acks."""
         reported_at = 0.0
         try:
             while True:

@@ -1,8 +1,8 @@
 """The steps of a replay in order of arrival, and the bound below which the clock must stay.
 
 The rule (DESIGN 5): every timestamp that PD gives is below the least commit_ts not yet acked. Arrival order is not
-commit order, so that least one is taken over all the rest of the capture. It keeps the watermark right (tidb-binlog
-2.5): a fake at F is logged with F < bound <= commit_ts of every transaction whose P is not acked yet, so no P can
+commit order, so this minimum covers the whole rest of the capture. The rule keeps the watermark correct (tidb-binlog
+2.5): a fake at F is logged with F < bound <= commit_ts of every transaction whose P is not acked yet, so a P cannot
 follow a fake at or above its commit_ts.
 """
 
@@ -23,8 +23,8 @@ from pump_service.replay.outcomes import Outcomes
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One binlog of the capture. `needs`: how many prewrites must be acked before this is written (0 for a prewrite);
-    `holds`: the commit_ts that stays above the clock until this is acked, 0 = none."""
+    """One binlog of the capture. `needs`: how many prewrites must be acked before it is written (0 for a prewrite);
+    `holds`: the commit_ts that the clock must not reach until this step is acked, 0 = none."""
 
     index: int
     kind: int
@@ -42,8 +42,8 @@ class Step:
 class ReplaySchedule:
     """The steps of a capture; thread-safe. Memory: some 100 bytes a binlog, no payloads.
 
-    A C or R waits for every P that arrived before it: its own among them, and each whose commit_ts may be below its own
-    (hazards R-09: else a commit_ts would be logged before a P that commits below it).
+    A C or R waits for every P that arrived before it: its own P, and each whose commit_ts may be below its own (hazards
+    R-09: otherwise a commit_ts would be logged before a P that commits below it).
     """
 
     def __init__(self, steps: Iterable[Step]) -> None:
@@ -67,30 +67,30 @@ class ReplaySchedule:
 
     @property
     def end(self) -> int:
-        """Above every timestamp of the capture: the clock runs on from here, and gives none of them again."""
+        """A timestamp above all of the capture: the clock advances from here, and repeats none of the capture's."""
         return 1 + max((max(step.start_ts, step.commit_ts, step.holds) for step in self.steps), default=0)
 
     @property
     def transactions(self) -> int:
-        """How many different commit_ts the capture has."""
+        """The number of different commit_ts in the capture."""
         return len({hold for hold, _ in self._holds})
 
     def bound(self) -> int:
-        """The least commit_ts not yet acked; MAX_TS when all are. Never falls."""
+        """The least commit_ts not yet acked; MAX_TS when all are. Never decreases."""
         with self._lock:
             while self._next < len(self._holds) and self._acked[self._holds[self._next][1]]:
                 self._next += 1
             return self._holds[self._next][0] if self._next < len(self._holds) else tso.MAX_TS
 
     def ack(self, step: Step) -> None:
-        """`step` is durable on a pump."""
+        """Record that `step` is durable on a pump."""
         with self._lock:
             self._acked[step.index] = 1
             while self._prefix < len(self._prewrites) and self._acked[self._prewrites[self._prefix]]:
                 self._prefix += 1
 
     def may_write(self, step: Step) -> bool:
-        """Whether everything that must be durable before `step` is."""
+        """Whether everything that must be durable before `step` is durable."""
         with self._lock:
             return self._prefix >= step.needs
 
@@ -104,7 +104,7 @@ def _steps(capture: Capture, outcomes: Outcomes) -> Iterable[Step]:
         if binlog.tp == pb.Prewrite:
             prewrites += 1
             known.add(start)
-            # The pump itself writes an orphan's C once it has asked the source: until then its P holds the clock.
+            # The pump itself writes an orphan's C after asking the source; until then its P holds the clock.
             yield Step(index, binlog.tp, start, 0, 0, outcomes.orphan_commit_ts(start))
         elif start not in known:
             where = {"capture": capture.name, "binlog": index, "start_ts": start}

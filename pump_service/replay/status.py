@@ -1,7 +1,7 @@
-"""The answers of the capture's TiDB at a time `now`: pure functions that give the JSON text of a real status port.
+"""The answers of the capture's TiDB at a time `now`: pure functions that return the JSON text of a real status port.
 
-Nothing at or after `now` has happened yet: a job is in the history once its FinishedTS has passed, a transaction
-shows a write record once its commit_ts has passed and a lock from its start_ts until then (tidb-binlog 10.3, 10.5).
+Nothing at or after `now` has happened yet: a job is in the history once its FinishedTS has passed; a transaction shows
+a lock from its start_ts, and a write record once its commit_ts has passed (tidb-binlog 10.3, 10.5).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pump_service.replay.outcomes import Outcomes, Transaction
 Json = dict[str, Any]
 _ROLLBACK = 3
 MAX_HISTORY = 1024
-"""TiDB answers no more jobs at once."""
+"""TiDB returns at most this many jobs at once."""
 
 
 def go_json(value: object, *, indent: bool = True) -> str:
@@ -56,7 +56,7 @@ def _job_id(job: Json) -> int:
 class Mvcc:
     """Locks and write records of the primary keys in a capture.
 
-    Where the capture recorded a real answer for a key, its entries (with values) are used; the rest follows from the
+    If the capture recorded a real answer for a key, its entries (with values) are used; the rest is derived from the
     binlogs.
     """
 
@@ -66,7 +66,7 @@ class Mvcc:
 
     @classmethod
     def of(cls, capture: Capture, outcomes: Outcomes) -> Mvcc:
-        """With the recorded answers in `http/`."""
+        """Read the recorded answers in `http/`."""
         recorded: dict[str, list[Json]] = {}
         for answer in capture.http():
             if answer["path"].startswith("/mvcc/hex/") and answer["status"] == 200:
@@ -100,19 +100,19 @@ class Mvcc:
 
 
 def mvcc_body(key: bytes, info: Json, region: int = 1) -> Json:
-    """The body of `/mvcc/hex/KEY`; `info`: lock, writes, values, each only where there is one."""
+    """The body of `/mvcc/hex/KEY`; `info`: lock, writes and values, as far as they exist."""
     return {"key": key.hex().upper(), "region_id": region, "value": {"info": info}}
 
 
 def write_record(transaction: Transaction) -> Json:
-    """The write record of a transaction that is over."""
+    """The write record of a finished transaction."""
     if transaction.commit_ts:
         return {"start_ts": transaction.start_ts, "commit_ts": transaction.commit_ts}
     return {"type": _ROLLBACK, "start_ts": transaction.start_ts, "commit_ts": transaction.start_ts}
 
 
 def lock_record(start_ts: int, key: bytes) -> Json:
-    """The lock of a transaction that is not over."""
+    """The lock of a running transaction."""
     return {"start_ts": start_ts, "primary": base64.b64encode(key).decode()}
 
 

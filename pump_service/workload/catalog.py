@@ -1,6 +1,6 @@
-"""The schema of a workload: its tables now, and the DDL that changes them, as TiDB's jobs have it.
+"""The schema of a workload: its present tables, and the DDL that changes them, in the form of TiDB's jobs.
 
-Only while every writer pauses: a real TiDB waits likewise, by its metadata lock.
+DDL runs only while all writers pause: a real TiDB makes them wait, too, by its metadata lock.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _DROPS = frozenset({Action.DROP_TABLE, Action.DROP_COLUMN, Action.DROP_INDEX})
 
 @dataclass(frozen=True)
 class Ddl:
-    """A statement that was carried out; `states`: the schema states at which TiDB writes a binlog, the last is final.
+    """An executed statement; `states`: the schema states at which TiDB writes a binlog, the last one is final.
 
-    `job(start_ts, finished_ts)` is its entry in the history.
+    `job(start_ts, finished_ts)` returns its entry in the history.
     """
 
     action: Action
@@ -39,7 +39,7 @@ class Ddl:
 
 
 class Catalog:
-    """Not thread-safe. `tables` by creation; `version`: the schema version that transactions carry now."""
+    """Not thread-safe. `tables` in order of creation; `version`: the schema version that transactions carry now."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
@@ -51,7 +51,7 @@ class Catalog:
         self.tables: list[Table] = []
 
     def first(self) -> Iterator[Ddl]:
-        """CREATE DATABASE and the tables to begin with."""
+        """CREATE DATABASE and the initial tables."""
         info = database_json(next(self._ids), self._spec.db)
         self._db = DbInfo.from_json(info)
         query = f"CREATE DATABASE `{self._spec.db}`;"
@@ -60,7 +60,7 @@ class Catalog:
             yield self._create_table(keyed=number < self._spec.tables - self._spec.keyless)
 
     def next(self) -> Ddl | None:
-        """Carry out the next kind of DDL on a table of choice; None when none of that kind is possible now."""
+        """Execute the next kind of DDL on a random table; None when no table allows that kind now."""
         kind = self._spec.ddl[self._turn % len(self._spec.ddl)]
         self._turn += 1
         table = self._random.choice(self.tables)

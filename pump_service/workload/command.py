@@ -72,7 +72,7 @@ class WorkloadCommand:
         add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Write the load, print the figures. Raises BinlakeError."""
+        """Write the load and print the figures. Raises BinlakeError."""
         spec = spec_of(args)
         with ExitStack() as stack:
             pd, client = stack.enter_context(_connect(args))
@@ -197,7 +197,7 @@ def _connect(args: argparse.Namespace) -> Iterator[tuple[PdClient, PumpClient]]:
 
 
 def _settle(urls: Sequence[str], ts: int) -> None:
-    """Wait until each online pump has passed `ts`, fetched after the run: until every lost end is resolved."""
+    """Wait until each online pump has passed `ts`, fetched after the run: then all lost outcomes are resolved."""
     until = time.monotonic() + _SETTLE_S
     with closing(EtcdClient(urls)) as etcd:
         registry = Registry(etcd)

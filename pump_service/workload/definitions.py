@@ -1,6 +1,6 @@
 """Definitions as TiDB shows them: the JSON of columns, indexes, tables and DDL jobs, and the SQL text of a statement.
 
-What a real TiDB writes and nothing here reads is left out (tidb-binlog 1.13).
+Fields that a real TiDB writes but that nothing here reads are left out (tidb-binlog 1.13).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from binlake.rows.schema.forms import Json, name_json
 
 @dataclass(frozen=True)
 class Col:
-    """A column: TiDB's type number, length, decimals (-1 = none given), flags, elements; defaults as text."""
+    """A column: TiDB's type number, length, decimals (-1 = not given), flags, elements; defaults as text."""
 
     name: str
     tp: int = t.LONG
@@ -29,7 +29,7 @@ class Col:
 
     @property
     def sql_type(self) -> str:
-        """The type as SHOW COLUMNS has it: `bigint(20) unsigned`, `varchar(64)`."""
+        """The type as in SHOW COLUMNS: `bigint(20) unsigned`, `varchar(64)`."""
         name = t.type_name(self.tp, self.charset == "binary")
         if self.elems:
             return name + "(" + ",".join(f"'{elem}'" for elem in self.elems) + ")"

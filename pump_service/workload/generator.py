@@ -13,7 +13,7 @@ from pump_service.workload.tables import Row, Table
 
 Fate = Literal["commit", "rollback", "lose_commit", "lose_rollback", "hold", "double"]
 _FATES: tuple[Fate, ...] = ("rollback", "lose_commit", "lose_rollback", "hold", "double")
-_TRIES = 8  # to find a row that is not in an open transaction
+_TRIES = 8  # tries to pick a row that is not in an open transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A transaction that is not written yet. `holds`: how many later ones begin before a held one ends."""
+    """A transaction that is not written yet. `holds`: how many later transactions begin before a held one ends."""
 
     changes: tuple[Change, ...]
     fate: Fate
@@ -51,7 +51,7 @@ class Draft:
 
 
 class Generator:
-    """Writer number `writer`. Not thread-safe: its writer's own."""
+    """Generates the transactions of writer number `writer`, which alone uses it. Not thread-safe."""
 
     def __init__(self, spec: Spec, writer: int) -> None:
         self._spec = spec
@@ -60,7 +60,7 @@ class Generator:
         self._open: set[tuple[int, int]] = set()
 
     def draft(self, tables: Sequence[Table]) -> Draft:
-        """The next transaction; its rows are closed to others until `end`."""
+        """The next transaction; until `end`, no other transaction changes its rows."""
         fate = fate_of(self._spec.faults, self._random.random())
         overlay: dict[tuple[int, int], Row | None] = {}
         count = self._random.randint(*self._spec.txn_rows)
@@ -69,7 +69,7 @@ class Generator:
         return Draft(changes, fate, self._random.randint(1, 20))
 
     def end(self, draft: Draft, *, committed: bool) -> None:
-        """It is over: when `committed` its changes are in the tables."""
+        """Record that the transaction ended; when `committed`, its changes are in the tables."""
         for change in draft.changes:
             if committed:
                 change.table.parts[self._writer].put(change.row_id, change.after)
@@ -90,7 +90,7 @@ class Generator:
         return change
 
     def _pick_existing(self, table: Table, hot: bool, overlay: dict[tuple[int, int], Row | None]) -> int | None:
-        """A row that this transaction may touch; None when none was found, or a hot one must not go."""
+        """A row that this transaction may change; None if none was found. `hot` False: do not pick a hot row."""
         ids, spec = table.parts[self._writer].ids, self._spec
         hot_ids = min(spec.hot_keys, len(ids))
         for _ in range(_TRIES if ids else 0):
@@ -106,7 +106,7 @@ class Generator:
 
 
 def fate_of(faults: Faults, chance: float) -> Fate:
-    """What becomes of a transaction that drew `chance` (0 to 1)."""
+    """The fate of a transaction that drew `chance` (0 to 1)."""
     for fate in _FATES:
         chance -= getattr(faults, fate)
         if chance < 0:

@@ -1,4 +1,4 @@
-"""Column kinds a workload can have, by name, each with values it makes from a random source.
+"""The kinds of column that a workload can have, by name, each with a generator of values.
 
 Values are canonical texts (see binlake.rows.codec.values); the same seed gives the same values.
 """
@@ -18,14 +18,14 @@ from pump_service.workload.definitions import Col
 
 Value = Callable[[Random], str]
 Kind = Callable[[str, int], tuple[Col, Value]]
-"""Makes a column of a name, whose strings and bytes are `width` long, and what gives its values."""
+"""Makes the column with this name, whose strings and bytes are `width` long, and the generator of its values."""
 
 _POOL_BYTES = 1 << 16
 _WORDS = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ 0123456789 äöüß 日本語"
 _POOL = "".join(Random(0).choices(_WORDS.replace(" ", ""), k=_POOL_BYTES))
 _HEX = Random(1).randbytes(_POOL_BYTES).hex().upper()
 _ELEMS = ("red", "green", "blue", "black")
-_LONG_TEXT = 4000  # characters: beyond it a VARCHAR of a MySQL table may be refused
+_LONG_TEXT = 4000  # characters; a MySQL table may refuse a longer VARCHAR
 
 
 def _text(width: int) -> Value:
@@ -49,7 +49,7 @@ def _string(name: str, width: int) -> tuple[Col, Value]:
 
 
 def _long_text(name: str, width: int) -> tuple[Col, Value]:
-    # 4 bytes a character: a TEXT of 65,535 bytes is short of it.
+    # At 4 bytes a character, 2^14 characters exceed the 65,535 bytes of a TEXT.
     tp = t.BLOB if width < 1 << 14 else t.LONGBLOB
     return Col(name, tp, 65_535 if tp == t.BLOB else (1 << 32) - 1, -1, charset=CHARSET, collate=COLLATE), _text(width)
 
@@ -117,10 +117,10 @@ KINDS: dict[str, Kind] = {
     "set": _elements(t.SET, _set),
     "json": _plain(_json, t.JSON, (1 << 32) - 1, 0),
 }  # fmt: skip
-"""By the word that `--columns` takes."""
+"""By the name that `--columns` takes."""
 
 SIZED = frozenset({"varchar", "text", "blob", "varbinary"})
-"""Kinds that share out `--row-bytes`."""
+"""Kinds among which `--row-bytes` is divided."""
 
 
 def kind_of(word: str) -> Kind:

@@ -1,4 +1,4 @@
-"""What a run measures: latencies in buckets of 5 %, and the pace that keeps it at its rate."""
+"""Measures a run: latencies in buckets of 5 %, and the pace that keeps it at its rate."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _STEP = math.log(1.05)
 
 
 class Latencies:
-    """Seconds of many calls in little memory; thread-safe."""
+    """Seconds of many calls, in little memory; thread-safe."""
 
     def __init__(self) -> None:
         self._buckets: Counter[int] = Counter()
         self._lock = threading.Lock()
 
     def add(self, seconds: float) -> None:
-        """One call took `seconds`."""
+        """Record a call that took `seconds`."""
         bucket = math.floor(math.log(max(seconds, 1e-6)) / _STEP)
         with self._lock:
             self._buckets[bucket] += 1
 
     def quantile(self, share: float) -> float:
-        """Seconds that `share` (0 to 1) of the calls did not exceed, to 5 %; 0 without calls."""
+        """The seconds that `share` (0 to 1) of the calls did not exceed, accurate to 5 %; 0 without calls."""
         with self._lock:
             buckets = sorted(self._buckets.items())
         left = share * sum(count for _, count in buckets)
@@ -36,7 +36,7 @@ class Latencies:
 
 
 class Pace:
-    """Lets `rate` callers a second pass, over all threads; 0 = all at once."""
+    """Lets `rate` callers a second pass, over all threads; 0 = without a limit."""
 
     def __init__(self, rate: float) -> None:
         self._gap = 1 / rate if rate else 0.0

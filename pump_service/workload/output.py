@@ -1,4 +1,4 @@
-"""The output of a workload: its end state and, if requested, all it wrote, in the format of captures."""
+"""The output of a workload: its end state and, if requested, everything it wrote, in the format of captures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def state_lines(db: str, tables: Iterable[Table], commit_ts: int, step: str = "e
 
 
 def write_lines(path: Path, lines: Iterable[Json]) -> None:
-    """One JSON a line."""
+    """Write one JSON value a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         for line in lines:
@@ -66,7 +66,7 @@ class Recording:
         self._file = (folder / "binlogs.bin").open("wb")
 
     def binlog(self, binlog: pb.Binlog) -> None:
-        """Record a binlog that was acked or handed over."""
+        """Record a binlog that was acked or handed to the pump client."""
         payload = binlog.SerializeToString()
         with self._lock:
             self._file.write(_LENGTH.pack(len(payload)) + payload)

@@ -43,33 +43,33 @@ class Client(Protocol):
         """Send an R in the background."""
 
     def forget(self, start_ts: int) -> None:
-        """No C or R will come for this P."""
+        """Expect no C or R for this P."""
 
 
 class Journal(Protocol):
-    """Receives what was written: the recording, or a test's checker."""
+    """Receives everything that was written: the recording, or a test's checker."""
 
     def binlog(self, binlog: pb.Binlog) -> None:
-        """Acked (P), or handed over (C, R)."""
+        """A binlog was acked (P), or handed to the pump client (C, R)."""
 
     def job(self, job: dict[str, object]) -> None:
-        """A DDL is finished."""
+        """A DDL job has finished."""
 
     def orphan(self, start_ts: int, commit_ts: int) -> None:
-        """Its C, or with 0 its R, was lost on purpose."""
+        """The transaction's C, or if `commit_ts` is 0 its R, was lost on purpose."""
 
 
 class NoJournal:
     """Records nothing."""
 
     def binlog(self, binlog: pb.Binlog) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def job(self, job: dict[str, object]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def orphan(self, start_ts: int, commit_ts: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, name: str, commit_ts: int = 0, rows: int = 0) -> None:
-        """One more `name`."""
+        """Count one more `name`."""
         with self.lock:
             self.counts[name] += 1
             self.counts["rows"] += rows
@@ -90,7 +90,7 @@ class Tally:
 
 @dataclass
 class _Held:
-    """A transaction that stays open over `left` more of its writer."""
+    """A transaction that stays open during `left` more transactions of its writer."""
 
     draft: Draft
     prewrite: pb.Binlog
@@ -98,7 +98,7 @@ class _Held:
 
 
 class Runner:
-    """One run. `catalog` holds the expected state when `run` has returned."""
+    """One run. After `run`, `catalog` holds the expected state."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Runner:
         self._stopped = threading.Event()
         self._deadline = float("inf")
         self._rounds = 0
-        self._barrier = threading.Barrier(spec.writers, self._between)
+        self._barrier = threading.Barrier(spec.writers, self._run_between_rounds)
         self._failure: BaseException | None = None
 
     def run(self) -> None:
@@ -148,11 +148,11 @@ class Runner:
             raise self._failure
 
     def stop(self) -> None:
-        """End soon: open transactions are finished, so that the state is complete."""
+        """Stop soon: open transactions are finished, so that the state is complete."""
         self._stopped.set()
 
     @property
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         return self._stopped.is_set() or time.monotonic() > self._deadline
 
     def _write_all(self, number: int) -> None:
@@ -161,7 +161,7 @@ class Runner:
             left = self._share(number)
             while True:
                 for _ in range(min(left, self._spec.round_size) if self._spec.ddl_every else left):
-                    if self._over:
+                    if self._is_over:
                         break
                     self._pace.wait(self._stopped)
                     self._write_one(generator, held)
@@ -173,7 +173,7 @@ class Runner:
                 if self._stopped.is_set():
                     return
         except threading.BrokenBarrierError:
-            return  # another writer failed, and says why
+            return  # another writer failed, and raises its own error
         except BaseException as error:  # noqa: BLE001 - carried to run(), which raises it
             self._failure = self._failure or error
             self._barrier.abort()
@@ -184,12 +184,12 @@ class Runner:
         each, more = divmod(self._spec.transactions, self._spec.writers)
         return each + (number < more)
 
-    def _between(self) -> None:
-        """Run by one writer while all others wait: the next DDL, or the end."""
+    def _run_between_rounds(self) -> None:
+        """Run by one writer while all others wait: execute the next DDL, or end the run."""
         self._rounds += 1
         most = -(-self._spec.transactions // self._spec.writers)
         finished = self._spec.transactions and self._rounds * self._spec.round_size >= most
-        if self._over or not self._spec.ddl_every or finished:
+        if self._is_over or not self._spec.ddl_every or finished:
             self.stop()
             return
         ddl = self.catalog.next()
@@ -216,7 +216,7 @@ class Runner:
             self._commit(generator, one.draft, one.prewrite)
 
     def _prewrite(self, draft: Draft) -> pb.Binlog | None:
-        """The P once a pump has it; None when none took it: the transaction fails, and is known as rolled back."""
+        """The P once a pump has it; None if no pump took it: then the transaction counts as rolled back."""
         try:
             start_ts = self._fetch_ts()
         except SourceUnavailable as error:

@@ -1,6 +1,6 @@
 """What the workload's TiDB knows: timestamps, outcomes of transactions, finished DDL jobs.
 
-An outcome is known here before its binlog is sent, so a pump that asks always gets the true state.
+An outcome is recorded here before its binlog is sent, so a pump that asks always gets the true state.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _KEY = b"t" + bytes(8) + b"_r"
 
 
 class SharedClock:
-    """Timestamps for many threads: callers that ask while a request is on its way share the next one.
+    """Timestamps for many threads: callers that come while a request is in flight share the next request.
 
-    None is fetched ahead: PD is asked only after all callers of that request have asked (hazards R-09).
+    No timestamp is fetched ahead: PD is asked only after all callers of that request have asked (hazards R-09).
     """
 
     def __init__(self, oracle: Clock) -> None:
@@ -34,14 +34,14 @@ class SharedClock:
 
     def tso(self) -> int:
         """A fresh timestamp. Raises what the oracle raises."""
-        mine: Future[int] = Future()
+        future: Future[int] = Future()
         with self._changed:
-            self._asking.append(mine)
+            self._asking.append(future)
             self._changed.notify()
-        return mine.result()
+        return future.result()
 
     def close(self) -> None:
-        """End the thread; the oracle stays its owner's."""
+        """End the thread; the oracle stays open."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -72,15 +72,15 @@ class LiveTransactions:
 
     @staticmethod
     def key(start_ts: int) -> bytes:
-        """The primary key of a transaction: a different one for each, so that answers stay short."""
+        """The primary key of a transaction: each has a different one, so that answers stay short."""
         return _KEY + _START.pack(start_ts)
 
     def begin(self, start_ts: int) -> None:
-        """The transaction has its locks."""
+        """Record that the transaction has its locks."""
         self._ends[start_ts] = _OPEN
 
     def end(self, start_ts: int, commit_ts: int) -> None:
-        """The transaction is over: committed at `commit_ts`, 0 = rolled back."""
+        """Record the transaction's end: committed at `commit_ts`, 0 = rolled back."""
         self._ends[start_ts] = commit_ts
 
     def answer(self, key: bytes, now: int) -> Json:

@@ -11,15 +11,16 @@ DDL_KINDS = (
     "add-column", "drop-column", "modify-column", "add-index", "drop-index", "truncate", "create-table",
     "drop-table", "rename-table",
 )  # fmt: skip
-"""Words that `--ddl` takes."""
+"""DDL kinds that `--ddl` takes."""
 
 
 @dataclass(frozen=True)
 class Faults:
     """Shares (0 to 1) of transactions whose binlogs are lost or late, as with a crashing writer.
 
-    `rollback`: P then R. `lose_commit`, `lose_rollback`: C or R is never sent. `hold`: the transaction stays open over
-    some later ones of its writer. `double`: the P is written twice, to another pump if there is one, C only once.
+    `rollback`: P then R. `lose_commit`, `lose_rollback`: C or R is never sent. `hold`: the transaction stays open
+    during some later ones of its writer. `double`: the P is written twice, to another pump if there is one, the C only
+    once.
     """
 
     rollback: float = 0.0
@@ -35,18 +36,19 @@ class Faults:
 
     @property
     def orphans(self) -> bool:
-        """Whether some P will lie on a pump without its C or R."""
+        """Whether some P will stay on a pump without its C or R."""
         return self.lose_commit + self.lose_rollback + self.double > 0
 
 
 @dataclass(frozen=True)
 class Spec:
-    """The load. Sizes in bytes, `rate` in transactions a second over all writers (0 = as fast as the pumps take it).
+    """The load. Sizes in bytes, `rate` in transactions a second over all writers (0 = as fast as the pumps accept
+    them).
 
-    `keyless` of the `tables` have no key. `columns`: kinds, besides the key. `row_bytes`: width that the sized columns
-    of a row share. `txn_rows`: row changes of a transaction, least and most. `mix`: weights of insert, update, delete.
-    `hot_keys`: rows of each table and writer that take `hot_share` of the updates; 0 = all rows alike. `ddl_every`:
-    transactions between two DDLs; 0 = none. One of `transactions` (over all writers) and `seconds` ends it.
+    `keyless` of the `tables` have no key. `columns`: kinds, besides the key. `row_bytes`: total width of a row's
+    columns of variable size. `txn_rows`: least and most row changes of a transaction. `mix`: weights of insert, update,
+    delete. `hot_keys`: rows of each table and writer that get `hot_share` of the updates; 0 = all rows alike.
+    `ddl_every`: transactions between two DDLs; 0 = none. Either `transactions` (over all writers) or `seconds` ends it.
     """
 
     seed: int = 1

@@ -1,7 +1,7 @@
 """The tables of a workload and their rows: the state that a consumer must reach in the end.
 
-The rows of a table are divided by writer: no other writer changes them, so that the end state depends on the seed
-alone, not on which writer is faster. Definitions change only while every writer pauses.
+The rows of a table are divided among the writers: no other writer changes them, so that the end state depends on the
+seed alone, not on which writer is faster. Definitions change only while all writers pause.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ID = "id"
 
 @dataclass
 class Part:
-    """The rows of one writer by row id; `ids` in an order that a random choice can use; `next` id to give."""
+    """The rows of one writer by row id; `ids` in an order for random choice; `next`: the next id to assign."""
 
     next: int
     step: int
@@ -38,7 +38,7 @@ class Part:
         return self.next - self.step
 
     def put(self, row_id: int, row: Row | None) -> None:
-        """Insert, replace or (None) delete."""
+        """Insert, replace, or (if None) delete a row."""
         if row is not None:
             if row_id not in self.rows:
                 self._place[row_id] = len(self.ids)
@@ -51,13 +51,13 @@ class Part:
                 self._place[last] = place
 
     def clear(self) -> None:
-        """Delete all; ids are not given again."""
+        """Delete all rows; their ids are not used again."""
         self.rows, self.ids, self._place = {}, [], {}
 
 
 @dataclass
 class Table:
-    """One table. `columns` in order, the key among them; `fresh`: what gives a value of each column but the key."""
+    """One table. `columns` in order, including the key; `fresh`: the value generator of each column except the key."""
 
     table_id: int
     name: str
@@ -71,11 +71,11 @@ class Table:
     definition: TableDef = field(init=False)
 
     def rebuild(self, db: DbInfo) -> None:
-        """Make `definition` from the fields, after each change of them."""
+        """Update `definition` from the fields; called after each change of them."""
         self.definition = TableDef.from_json(self.info(), db)
 
     def info(self) -> Json:
-        """The TableInfo of now."""
+        """The present TableInfo."""
         cols = [
             {
                 **column_json(col, number, offset, primary=self.keyed and col.name == ID),
@@ -91,7 +91,7 @@ class Table:
         return table_json(self.table_id, self.name, cols, indexes, pk_is_handle=self.keyed)
 
     def names(self) -> list[str]:
-        """The columns in order."""
+        """The names of the columns, in order."""
         return [col.name for _, col in self.columns]
 
     def keys_sql(self) -> list[str]:
@@ -105,7 +105,7 @@ class Table:
         return {ID: str(row_id), **row} if self.keyed else row
 
     def change_row(self, row: Row, random: Random) -> Row:
-        """`row` with one other value."""
+        """`row` with another value in one column."""
         name = random.choice(list(self.fresh))
         return {**row, name: self.fresh[name](random)}
 
@@ -115,12 +115,12 @@ class Table:
         return (rows[row_id] for row_id in sorted(rows))
 
     def builder(self) -> MutationBuilder:
-        """Encodes row changes of this table as it is now."""
+        """Encodes row changes of this table with its present definition."""
         return MutationBuilder(self.definition)
 
 
 def new_table(spec: Spec, table_id: int, name: str, *, keyed: bool) -> Table:
-    """An empty table of `spec`'s columns."""
+    """An empty table with the columns of `spec`."""
     width = max(1, spec.row_bytes // max(1, sum(word in SIZED for word in spec.columns)))
     columns, fresh = [], dict[str, Value]()
     if keyed:
@@ -134,7 +134,7 @@ def new_table(spec: Spec, table_id: int, name: str, *, keyed: bool) -> Table:
 
 
 def row_formatter(table: Table) -> Callable[[Row], list[object]]:
-    """Turns a row of `table` into a list of values as a capture's state has them."""
+    """A function that turns a row of `table` into a list of values in the form of a capture's state."""
     binary = {
         col.name for _, col in table.columns if col.tp == t.BIT or (col.tp in t.STRINGS and col.charset == "binary")
     }

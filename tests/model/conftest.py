@@ -1,4 +1,4 @@
-"""The model's parts are found beside their tests."""
+"""Fixtures of the models; the models' modules are imported from this folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.mariadb import MariaDb, execute
 
 @pytest.fixture(scope="module")
 def model(mariadb: MariaDb) -> Iterator[Model]:
-    """A model on the session's server, which need not sync every commit meanwhile: nobody kills it here."""
+    """A model on the session's server, which need not sync every commit meanwhile, as nothing kills it here."""
     mariadb.wipe()
     execute(mariadb, "SET GLOBAL innodb_flush_log_at_trx_commit = 0")
     found = Model(mariadb)

@@ -1,4 +1,4 @@
-"""Words, columns and clauses of random DDL: names in any letter case, and what each clause makes of a table."""
+"""Words, columns and clauses of random DDL: names in any letter case, and the effect of each clause on a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = ("Note", "v", "AMOUNT", "at", "x y")
 
 @dataclass
 class Clause:
-    """A clause of ALTER: its text, the names that it touches, what it makes of a view, what it does to the rows."""
+    """A clause of ALTER: its text, the names that it touches, its effect on a view, and its effect on the rows."""
 
     text: str
     touches: set[str]
@@ -39,7 +39,7 @@ class Clause:
 
 @dataclass
 class Features:
-    """What a seed may draw beyond the plain; a smaller set shows a failure more simply."""
+    """The special features that a seed may draw; a smaller set shows a failure more simply."""
 
     case: bool = True
     zones: bool = True
@@ -59,13 +59,13 @@ class Features:
 
 @dataclass
 class Clauses:
-    """What DDL on `world` is made of."""
+    """Draws the clauses of DDL on `world`."""
 
     world: World
     random: Random
     features: Features = field(default_factory=Features)
     told_zone: str = "+00:00"
-    """The zone of sessions whose jobs do not tell it: a setting of the replication."""
+    """The zone of sessions whose jobs do not record it: a setting of the replication."""
 
     # -- words -----------------------------------------------------------------------------------------------------
 
@@ -75,12 +75,12 @@ class Clauses:
         return f"`{self.random.choice(forms)}`"
 
     def table(self, view: View) -> str:
-        """A table's name as a statement has it, with its database or without."""
+        """A table's name as written in a statement, with or without its database."""
         own = self.spelt(view.name)
         return own if self.random.random() < 0.6 else f"{self.spelt(view.db.name)}.{own}"
 
     def zone(self, *, told: bool) -> str:
-        """The zone of the session that runs a DDL; `told`: its job names it."""
+        """The zone of the session that runs a DDL; `told`: its job records it."""
         return self.random.choice(tuple(ZONES)) if told and self.features.zones else self.told_zone
 
     def _free_name(self, db: DbInfo) -> str | None:
@@ -131,9 +131,9 @@ class Clauses:
         free = [column for column in view.columns if column.id not in view.keyed]
         if len(free) < 2 or not view.keys:
             return None
-        gone = self.random.choice(free)
-        return Clause(f"DROP COLUMN {self.spelt(gone.name)}", {gone.name, view.columns[0].name},
-                      lambda one: one.without_column(gone.id), drops=True)  # fmt: skip
+        dropped = self.random.choice(free)
+        return Clause(f"DROP COLUMN {self.spelt(dropped.name)}", {dropped.name, view.columns[0].name},
+                      lambda one: one.without_column(dropped.id), drops=True)  # fmt: skip
 
     def _modifying(self, live: Live) -> Clause | None:
         view = live.view
@@ -180,10 +180,10 @@ class Clauses:
 
     def _unindexing(self, live: Live) -> Clause | None:
         view = live.view
-        found = [key for key in view.keys if not key.primary]
-        if not found:
+        droppable = [key for key in view.keys if not key.primary]
+        if not droppable:
             return None
-        key = self.random.choice(found)
+        key = self.random.choice(droppable)
         names = {view.column(column).name for column in key.columns}
         return Clause(f"DROP INDEX {self.spelt(key.name)}", {key.name, *names},
                       lambda one: replace(one, keys=tuple(k for k in one.keys if k.id != key.id)),
@@ -212,4 +212,4 @@ MAKERS: tuple[Callable[[Clauses, Live], Clause | None], ...] = (
     Clauses._adding, Clauses._adding, Clauses._dropping, Clauses._dropping, Clauses._modifying, Clauses._indexing,
     Clauses._unindexing,
 )  # fmt: skip
-"""What an ALTER of many clauses is drawn from."""
+"""The clauses from which an ALTER with several clauses is drawn."""

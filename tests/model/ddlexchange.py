@@ -1,7 +1,7 @@
-"""EXCHANGE PARTITION of a `World`, with writers of the version before around it (capture `zones`, table `Monat`).
+"""EXCHANGE PARTITION of a `World`, with concurrent writers of the previous version (capture `zones`, table `Monat`).
 
-A partition and a plain table change their places with their rows, and no row change says so. Who began before it goes
-on with the tables as they were: such a row is logged for one table and lies in the other.
+A partition and a plain table exchange their rows, and no row change shows that. A writer that began before it still
+uses the old tables: its row is logged for one table but is stored in the other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Side:
-    """Both tables on one side of the DDL; the id of the partition at hand, and what a row of the plain one notes."""
+    """Both tables before or after the DDL; the id of the exchanged partition, and the partition recorded for rows of
+    the plain table."""
 
     parted: View
     plain: View
@@ -29,7 +30,7 @@ class _Side:
 
 
 def exchange(draw: Draw) -> None:
-    """A plain table is made and written to, a partition of another is exchanged for it, and late rows come."""
+    """Create a plain table and write to it, exchange a partition of another table for it, and write late rows."""
     world = draw.world
     fit = [live for live in world.tables if _is_fit(live.view)]
     if not fit:
@@ -53,7 +54,7 @@ def exchange(draw: Draw) -> None:
     after = replace(before, id=part.id, parts=(), parted=0, moments=False, only=0)
     old = _Side(view, before, part.id, part.id)
     new = _Side(replace(view, parts=parts), after, before.id, None)
-    # The first version has writers of the plain table look at the partition's bounds, the second is the exchange.
+    # In the first version, writers of the plain table check the partition's bounds; the second is the exchange.
     world.version += 1
     for _ in range(draw.random.choice((0, 1, 2))):
         world.transaction(draw.random.choice((plain, parted)))
@@ -62,17 +63,17 @@ def exchange(draw: Draw) -> None:
     text = f"ALTER TABLE {draw.table(view)} EXCHANGE PARTITION {draw.spelt(part.name)} WITH TABLE {draw.spelt(name)}"
     world.log(Ddl(Action.EXCHANGE_PARTITION, text, view.db, new.parted, before.id, name.lower(), draw.told_zone))
     for _ in range(draw.random.choice((0, 1, 2, 3)) if draw.features.ahead else 0):
-        _late(draw, parted, plain, (old, new))
+        _write_late(draw, parted, plain, (old, new))
 
 
 def _is_fit(view: View) -> bool:
-    """What a row from before ADD COLUMN lacks is noted with its own table's column alone."""
+    """Whether it has partitions, and no column whose value for older rows is noted: such a note is per table."""
     return bool(view.parts) and all(column.origin is None for column in view.columns)
 
 
-def _late(draw: Draw, parted: Live, plain: Live, sides: tuple[_Side, _Side]) -> None:
-    """A transaction of the version before, in the plain table or in one partition: of rows in several, of which one is
-    the exchanged, it could not be told."""
+def _write_late(draw: Draw, parted: Live, plain: Live, sides: tuple[_Side, _Side]) -> None:
+    """A transaction of the previous version, in the plain table or in one partition. If it had rows in several
+    partitions, one of them the exchanged one, its tables could not be told apart."""
     old, new = sides
     only = draw.random.choice((0, old.part, *(part.id for part in old.parted.parts)))
     others: list[Line] = []

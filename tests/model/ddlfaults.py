@@ -1,4 +1,4 @@
-"""What happens to a target while the DDL model is applied: it fails over to an older copy, tables are built anew."""
+"""Faults of a target while the DDL model is applied: it fails over to an older copy, or its tables are rebuilt."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from support.mariadb import MariaDb, execute, rows
 from binlake.rows.schema import Action
 
 _QUIET = {"after_commit", "intent", "ddl_executed", "ddl_done"}
-"""Steps at which the process holds no locks on rows."""
+"""Steps at which the process holds no row locks."""
 _SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
 
 
 def databases(server: MariaDb) -> list[str]:
-    """The databases of the target: those replicated and our own."""
-    found = rows(server, "SELECT schema_name FROM information_schema.schemata")
-    return [name for (name,) in found if name not in _SYSTEM and not name.startswith("copy_of_")]
+    """The databases of the target: the replicated ones and Binlake's own."""
+    names = rows(server, "SELECT schema_name FROM information_schema.schemata")
+    return [name for (name,) in names if name not in _SYSTEM and not name.startswith("copy_of_")]
 
 
 class Failover:
-    """A hook: a copy of the target at one quiet step, and that copy in the target's place some steps later."""
+    """A hook that copies the target at one quiet step, and replaces the target by the copy some steps later."""
 
     def __init__(self, server: MariaDb, random: Random) -> None:
         self._server = server
@@ -45,7 +45,7 @@ class Failover:
 
 
 class BuiltAnew:
-    """A hook: at a DDL's step every table gets another id, as by OPTIMIZE, and the process dies."""
+    """A hook: at a DDL's step every table gets another id, as after OPTIMIZE, and the process dies."""
 
     def __init__(self, server: MariaDb, random: Random) -> None:
         self._server = server
@@ -58,12 +58,12 @@ class BuiltAnew:
 
 
 def replicated(server: MariaDb) -> list[str]:
-    """The databases of the target without our own."""
+    """The databases of the target without Binlake's own."""
     return [db for db in databases(server) if db != SCHEMA]
 
 
 def rebuild(server: MariaDb, engine: str, dbs: Sequence[str]) -> bool:
-    """Every table of `dbs` is built anew with `engine`; False where one is locked, or none that the engine can hold."""
+    """Rebuild every table of `dbs` with `engine`; False if one is locked, or if the engine can hold none of them."""
     is_whole = True
     for db in dbs:
         for (table,) in rows(server, f"SHOW TABLES IN `{db}`"):
@@ -75,26 +75,26 @@ def rebuild(server: MariaDb, engine: str, dbs: Sequence[str]) -> bool:
 
 
 def answer_for_partition(server: MariaDb, world: World, shown: State) -> bool:
-    """What a person does who is asked whether a DROP or EXCHANGE PARTITION ran (docs/understand/apply.md): its
-    partitions show it, or the rows (of `shown`, the target) of the plain table. False for another DDL: nobody need be
-    asked."""
+    """Answer whether a DROP or EXCHANGE PARTITION ran, as an operator is asked to (docs/understand/apply.md): the
+    partitions show it, or the rows (of `shown`, the target) of the plain table. False for another DDL, which needs no
+    answer."""
     ((commit_ts,),) = rows(server, f"SELECT ddl_commit_ts FROM {SCHEMA}.binlake_progress")
     job = next(job for ts, job in world.jobs if ts == commit_ts)
     table = job.table_info
     if job.action == Action.EXCHANGE_PARTITION:
         plain = world.renames.shown("", job.table_name)[1].lower()
         name = next(name for name in world.at(commit_ts) if name[1].lower() == plain)
-        _say(server, shown[name] == world.at(commit_ts)[name])
+        _set_ddl_state(server, shown[name] == world.at(commit_ts)[name])
         return True
     if job.action != Action.DROP_PARTITION or table is None:
         return False
     wanted = [one["name"]["O"] for one in table["partition"]["definitions"]]
-    found = rows(server, "SELECT partition_name FROM information_schema.partitions WHERE table_name = %s"
+    present = rows(server, "SELECT partition_name FROM information_schema.partitions WHERE table_name = %s"
                          " AND table_schema NOT LIKE 'copy\\_of\\_%%' ORDER BY partition_ordinal_position",
                  (world.renames.shown("", table["name"]["O"])[1],))  # fmt: skip
-    _say(server, [name for (name,) in found] == wanted)
+    _set_ddl_state(server, [name for (name,) in present] == wanted)
     return True
 
 
-def _say(server: MariaDb, is_done: bool) -> None:
+def _set_ddl_state(server: MariaDb, is_done: bool) -> None:
     execute(server, f"UPDATE {SCHEMA}.binlake_progress SET ddl_state = '{'done' if is_done else ''}'")

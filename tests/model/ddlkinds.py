@@ -1,8 +1,8 @@
 """Random DDL of every kind on a `World`: names in any letter case, sessions of any zone, rows between the steps.
 
-Which steps a DDL takes, and what writers meet at each, is TiDB's (captures `zones`, `zones_unique`, `ddl`): a unique
-key is enforced until its DROP is delete-only, a dropped partition's rows are gone from the first step on, and what an
-ALTER of many clauses adds or converts is there for all writers while its DROP clauses take three more versions.
+The steps of a DDL, and what writers see at each, are TiDB's (captures `zones`, `zones_unique`, `ddl`): a unique key is
+enforced until its DROP is delete-only; a dropped partition's rows are gone from the first step on; what an ALTER of
+several clauses adds or converts is public for all writers while its DROP clauses take three more versions.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _DAYS = ("2021-01-01 00:00:00", "2021-03-01 00:00:00", "2021-07-16 00:00:00")
 
 @dataclass
 class Draw(Clauses):
-    """Random DDL on `world`."""
+    """Draws random DDL on `world`."""
 
     # -- databases and tables --------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The databases, and a table."""
+        """Create the databases and a table."""
         for name in (self.random.choice(("App", "app", "LADEN") if self.features.case else ("app",)), FILTERED):
             self.world.create_database(name, f"CREATE DATABASE `{name}`")
         self.create()
@@ -82,7 +82,7 @@ class Draw(Clauses):
         return View(self._own, name, next(self.world.ids), tuple(columns), (key,), parts, by.id, moments)
 
     def drop(self, live: Live) -> None:
-        """DROP TABLE, IF EXISTS or not; the name is taken again now and then."""
+        """DROP TABLE, with or without IF EXISTS; the name is reused now and then."""
         view = live.view
         self.world.tables.remove(live)
         self.world.version += 3
@@ -100,7 +100,7 @@ class Draw(Clauses):
         self.world.run(live, ddl, [Step(new, lambda one: one.lines.clear())])
 
     def rename(self, live: Live) -> None:
-        """RENAME TABLE to a free name, to other letters of its own name, by ALTER or not."""
+        """RENAME TABLE to a free name or to its own name in another letter case, sometimes by ALTER."""
         view = live.view
         free = self._free_name(view.db)
         name = view.name.swapcase() if self.features.case and self.random.random() < 0.2 else free
@@ -127,7 +127,7 @@ class Draw(Clauses):
         self.world.log(self._log(Action.RENAME_TABLES, text, new[0], many=(new[0], new[1], new[0])))
 
     def rotate(self, live: Live) -> None:
-        """RENAME out of the filter, and the name is made anew, unless the table stays at the target."""
+        """RENAME out of the filter; the name is then reused, unless the table stays at the target."""
         view = live.view
         other = next(db for db in self.world.databases if db.name.lower() == FILTERED)
         new = replace(view, db=other, name=f"{view.name}_{self.world.version}")
@@ -135,14 +135,14 @@ class Draw(Clauses):
         self.world.leave(live)
         self.world.run(live, self._log(Action.RENAME_TABLE, text, new), [Step(new)])
         if self.world.keeps:
-            return  # its name is not free at the target
+            return  # the name is not free at the target
         fresh = self._new_view(view.name)
         self.world.tables.append(Live(fresh))
         self.world.version += 1
         self.world.log(self._log(Action.CREATE_TABLE, f"CREATE TABLE `{view.name}` {fresh.create_sql()}", fresh))
 
     def bring_back(self, _: Live) -> None:
-        """RENAME into the filter of a table that rows and DDL changed outside; the first of them is made there."""
+        """RENAME into the filter of a table that rows and DDL changed outside; the first one is created there."""
         if not self.world.outside:
             view = replace(self._new_view(self.random.choice(TABLES)), db=self.world.databases[-1])
             self.world.outside.append(Live(view))
@@ -170,40 +170,40 @@ class Draw(Clauses):
         """ADD COLUMN, one or two of them in parentheses."""
         clauses = [clause for _ in range(2) if (clause := self._adding(live, last=True))]
         if len(clauses) == 2 and not clauses[0].touches & clauses[1].touches and self.random.random() < 0.4:
-            self._multi(live, clauses, "ADD COLUMN (" + ", ".join(clause.text[11:] for clause in clauses) + ")")
+            self._run_clauses(live, clauses, "ADD COLUMN (" + ", ".join(clause.text[11:] for clause in clauses) + ")")
         elif clause := self._adding(live):
-            self._alone(live, clause, Action.ADD_COLUMN, before=2)
+            self._run_alone(live, clause, Action.ADD_COLUMN, before=2)
 
     def drop_column(self, live: Live) -> None:
         """DROP COLUMN of no key."""
         if clause := self._dropping(live):
-            self._alone(live, clause, Action.DROP_COLUMN)
+            self._run_alone(live, clause, Action.DROP_COLUMN)
 
     def modify(self, live: Live) -> None:
         """MODIFY COLUMN with a conversion, or CHANGE to another name."""
         if clause := self._modifying(live):
             before = 0 if clause.plain else 3
-            self._alone(live, clause, Action.MODIFY_COLUMN, before=before, zone=clause.zone)
+            self._run_alone(live, clause, Action.MODIFY_COLUMN, before=before, zone=clause.zone)
 
     def refused(self, live: Live) -> None:
-        """A MODIFY that some value is in the way of: the job is rolled back behind a few versions."""
+        """A MODIFY that some value prevents: the job is rolled back after a few versions."""
         view = live.view
-        found = [c for c in view.columns if c.type == kinds.TEXT and c.id not in view.keyed]
-        if found:
-            text = f"ALTER TABLE {self.table(view)} MODIFY COLUMN {self.spelt(found[0].name)} INT"
+        texts = [c for c in view.columns if c.type == kinds.TEXT and c.id not in view.keyed]
+        if texts:
+            text = f"ALTER TABLE {self.table(view)} MODIFY COLUMN {self.spelt(texts[0].name)} INT"
             self.world.rolled_back(live, self._log(Action.MODIFY_COLUMN, text, view, self.zone(told=True)), 4)
 
     # -- keys ------------------------------------------------------------------------------------------------------
 
     def add_key(self, live: Live) -> None:
-        """ADD INDEX or ADD UNIQUE, where no two rows are in its way."""
+        """ADD INDEX or ADD UNIQUE, if no two rows prevent it."""
         if clause := self._indexing(live):
-            self._alone(live, clause, Action.ADD_INDEX, before=3, zone=self.zone(told=True))
+            self._run_alone(live, clause, Action.ADD_INDEX, before=3, zone=self.zone(told=True))
 
     def drop_key(self, live: Live) -> None:
-        """DROP INDEX; of a unique one, duplicates come before its binlog."""
+        """DROP INDEX; of a unique one, duplicates are written before its binlog."""
         if clause := self._unindexing(live):
-            self._alone(live, clause, Action.DROP_INDEX)
+            self._run_alone(live, clause, Action.DROP_INDEX)
 
     # -- many clauses ----------------------------------------------------------------------------------------------
 
@@ -218,12 +218,12 @@ class Draw(Clauses):
                 clauses.append(clause)
                 named |= clause.touches
         if len(clauses) > 1:
-            self._multi(live, clauses, ", ".join(clause.text for clause in clauses))
+            self._run_clauses(live, clauses, ", ".join(clause.text for clause in clauses))
 
     # -- partitions ------------------------------------------------------------------------------------------------
 
     def drop_partition(self, live: Live) -> None:
-        """DROP PARTITION: its rows are gone two versions before the binlog, and writers go on."""
+        """DROP PARTITION: its rows are gone two versions before the binlog, and writers continue."""
         view = live.view
         if len(view.parts) < 2:
             return
@@ -246,7 +246,7 @@ class Draw(Clauses):
                        [Step(new, lambda one: _without_part(one, part))])  # fmt: skip
 
     def add_partition(self, live: Live) -> None:
-        """ADD PARTITION behind the last one."""
+        """ADD PARTITION after the last one."""
         view = live.view
         if not view.parts or view.moments or view.parts[-1].bound is None:
             return
@@ -261,7 +261,7 @@ class Draw(Clauses):
         exchange(self)
 
     def reorganize(self, _: Live) -> None:
-        """REORGANIZE PARTITION: one of two, two of one, or the last one for a wider one."""
+        """REORGANIZE PARTITION: two partitions from one, one from two, or the last one replaced by a wider one."""
         reorganize(self)
 
     # -- the DDL worker's steps ------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class Draw(Clauses):
     def _run(self, live: Live, ddl: Ddl, steps: list[Step], *, ahead_of_binlog: bool = False) -> None:
         self.world.run(live, ddl, steps, ahead_of_binlog=ahead_of_binlog and self.features.ahead)
 
-    def _alone(self, live: Live, clause: Clause, action: Action, before: int = 0, zone: str = "") -> None:
+    def _run_alone(self, live: Live, clause: Clause, action: Action, before: int = 0, zone: str = "") -> None:
         view = live.view
         final = clause.change(view)
         steps = [*itertools.repeat(Step(clause.during(view)), before)]
@@ -280,7 +280,7 @@ class Draw(Clauses):
         text = f"ALTER TABLE {self.table(view)} {clause.text}"
         self._run(live, self._log(action, text, final, zone), steps if self.features.ahead else steps[-1:])
 
-    def _multi(self, live: Live, clauses: list[Clause], text: str) -> None:
+    def _run_clauses(self, live: Live, clauses: list[Clause], text: str) -> None:
         view = live.view
         during, public, final = view, view, view
         for clause in clauses:
@@ -344,8 +344,8 @@ def alter(draw: Draw) -> None:
     make(draw, draw.random.choice(draw.world.tables))
 
 
-def _beside(random: Random, salt: int = 0) -> Random:
-    """For what is drawn without changing what else a number draws; each `salt` draws for itself."""
+def _separate_random(random: Random, salt: int = 0) -> Random:
+    """A separate random source, so that drawing from it does not change the rest of a seed; each `salt` has its own."""
     found = Random()
     found.setstate(random.getstate())
     found.seed(found.random() + salt)
@@ -353,8 +353,8 @@ def _beside(random: Random, salt: int = 0) -> Random:
 
 
 def _renames(random: Random) -> Renames:
-    """Routes of every third number."""
-    own = _beside(random)
+    """Routes for every third seed."""
+    own = _separate_random(random)
     if own.random() > 0.34:
         return Renames()
     tables = {name.lower(): f"To_{name}" for name in own.sample(TABLES, own.choice((0, 1, 2)))}
@@ -368,9 +368,9 @@ def world_of(random: Random, features: Features, ddls: int = 9, transactions: in
         world.told_zone = random.choice(tuple(ZONES))
     if features.routes:
         world.renames = _renames(random)
-    world.keeps = features.keeps and _beside(random).randint(1, 10) % 3 == 0
+    world.keeps = features.keeps and _separate_random(random).randint(1, 10) % 3 == 0
     for salt, kind in enumerate(("returns", "exchanges", "reorganizes"), 1):
-        wanted = getattr(features, kind) and _beside(random, salt).random() < 0.25
+        wanted = getattr(features, kind) and _separate_random(random, salt).random() < 0.25
         features = replace(features, **{kind: wanted})
     draw = Draw(world, random, features, world.told_zone)
     draw.begin()

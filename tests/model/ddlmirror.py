@@ -1,7 +1,7 @@
 """The mirrors of a `World`, window by window through delta-rs, compared with the model's truth at each window's end.
 
-No Spark: net changes are the core's own (`net_changes`), what applies them is the pipeline's (`apply_component`). A run
-may die between two commits; then the next one takes the same window again, as the stage `mirror` does.
+No Spark: net changes come from the core (`net_changes`), and the pipeline's `apply_component` applies them. A run may
+die between two commits; then the next one repeats the window, as the stage `mirror` does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Events = dict[tuple[str, str], list[RowEvent]]
 
 
 class Mirrors:
-    """Mirrors below `root` and what is recorded of them; `seen` counts what was compared, and how."""
+    """Mirrors under `root` and their records; `seen` counts the comparisons by kind."""
 
     def __init__(self, world: World, root: Path, random: Random) -> None:
         self._world, self._random, self._paths = world, random, LakePaths(str(root))
@@ -46,7 +46,7 @@ class Mirrors:
         self.seen: Counter[str] = Counter()
 
     def run(self) -> None:
-        """All windows, each compared. Raises Wrong."""
+        """Process all windows, comparing after each. Raises Wrong."""
         lo, ends = 0, self._world.ends
         while lo < ends[-1]:
             later = [ts for ts in ends if ts > lo]
@@ -81,25 +81,25 @@ class Mirrors:
     def _compare(self, hi: int) -> None:
         truth = self._world.at(hi)
         tables = {(table.db, table.name): table for table in self._converter.tables(hi)}
-        there = {name for name, version in self._known.items() if not version.dropped}
-        if not there <= truth.keys():
-            raise Wrong(f"at {hi}: mirrors of {sorted(there - truth.keys())}, which are not there")
-        for name, (columns, wanted) in truth.items():
+        present = {name for name, version in self._known.items() if not version.dropped}
+        if not present <= truth.keys():
+            raise Wrong(f"at {hi}: mirrors of {sorted(present - truth.keys())}, which do not exist")
+        for name, (columns, expected) in truth.items():
             version = self._known.get(name)
             if version is None or version.dropped:
                 raise Wrong(f"at {hi}: {name} has no mirror: {version}")
-            found = self._rows(tables[name], columns, version)
-            if not self._is_right(tables[name], Counter(wanted), Counter(found), version.inexact, hi):
-                raise Wrong(f"at {hi}: the mirror of {name} ({version.inexact or 'exact'}) has {found}, not {wanted}")
+            shown = self._rows(tables[name], columns, version)
+            if not self._is_right(tables[name], Counter(expected), Counter(shown), version.inexact, hi):
+                raise Wrong(f"at {hi}: the mirror of {name} ({version.inexact or 'exact'}) has {shown}, not {expected}")
 
-    def _is_right(self, table: TableDef, wanted: Counter[Any], found: Counter[Any], inexact: str, hi: int) -> bool:
-        """Equal, or more than that where partitions were emptied, and the mirror says so."""
+    def _is_right(self, table: TableDef, expected: Counter[Any], shown: Counter[Any], inexact: str, hi: int) -> bool:
+        """Whether the mirror equals the truth, or has extra rows where partitions were emptied and says so."""
         emptied = any(job.table_id == table.id and job.action in _LOSES_ROWS
                       for ts, job in self._world.jobs if ts <= hi and job.state != 3)  # fmt: skip
         self.seen["emptied" if emptied else "exact"] += 1
         if emptied:
-            return inexact.startswith("partitions were dropped") and wanted <= found
-        return not inexact and wanted == found
+            return inexact.startswith("partitions were dropped") and expected <= shown
+        return not inexact and expected == shown
 
     def _rows(self, table: TableDef, columns: tuple[str, ...], version: MirrorVersion) -> list[tuple[str | None, ...]]:
         delta = DeltaTable(self._paths.mirror(version.db, version.table), version=version.delta_version)

@@ -1,8 +1,8 @@
 """REORGANIZE PARTITION of a `World`, of tables with a key, with writers at each step (capture `zones`, table `Teile`).
 
-From the job's version less four on, what leaves the partitions at hand is taken out of the new ones too; from the next
-one on every change goes to both sets. At the last but one the new ones are those that are read, and the old the other
-set. Each of the two writes is in the binlog, one behind the other.
+From four versions before the job's version on, a row that leaves the affected partitions is also removed from the new
+ones; from the next version on, every change goes to both sets. At the last version but one, reads use the new
+partitions, and the old ones are the second set. Both writes are in the binlog, one after the other.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from ddlkinds import Draw
 
 _BETWEEN = ("2020-12-31 22:00:00", "2021-02-28 22:00:00", "2021-07-15 22:00:00")
-"""Moments between those that rows have and those that bound partitions."""
+"""Times between those of the rows and those of the partition bounds."""
 
 
 @dataclass(frozen=True)
 class _Change:
-    """Partitions `gone`, neighbours, of which `made` take the place."""
+    """Adjacent partitions `gone`, which `made` replace."""
 
     gone: tuple[Part, ...]
     made: tuple[Part, ...]
 
 
 def reorganize(draw: Draw) -> None:
-    """A random one, of a table that is there or made."""
+    """A random REORGANIZE of a table that exists or is created for it."""
     world = draw.world
     if not any(live.view.parts for live in world.tables):
         draw.create("parted")
@@ -65,8 +65,8 @@ def _change(draw: Draw, view: View, zone: str) -> _Change | None:
 def _bounds(view: View, zone: str) -> list[tuple[int, str]]:
     if not view.moments:
         return [(bound, str(bound)) for bound in (-1, 1, 3, 5, 20)]
-    found = [(seconds_of(utc(day, ZONES[zone][0])), f"UNIX_TIMESTAMP(_UTF8MB4'{day}')") for day in _BETWEEN]
-    return [(seconds, literal) for seconds, literal in found if seconds is not None]
+    bounds = [(seconds_of(utc(day, ZONES[zone][0])), f"UNIX_TIMESTAMP(_UTF8MB4'{day}')") for day in _BETWEEN]
+    return [(seconds, literal) for seconds, literal in bounds if seconds is not None]
 
 
 def _part(draw: Draw, name: str, bound: int | None, literal: str) -> Part:
@@ -74,7 +74,7 @@ def _part(draw: Draw, name: str, bound: int | None, literal: str) -> Part:
 
 
 def _again(draw: Draw, part: Part) -> Part:
-    """A new partition of the same bound, which another session's zone does not change."""
+    """A new partition with the same bound, which another session's zone does not change."""
     return _part(draw, part.name, part.bound, part.literal if part.bound is None else str(part.bound))
 
 
@@ -104,7 +104,7 @@ def _run(draw: Draw, live: Live, change: _Change, zone: str) -> None:
 
 
 def _show(live: Live, view: View) -> None:
-    """Writers see `view`; each row lies in one of its partitions."""
+    """Show writers `view`; each row is in one of its partitions."""
     live.view = view
     for line in live.lines:
         line.part = view.part_of(line.stored, seconds_of(line.stored[view.parted]) if view.moments else None)

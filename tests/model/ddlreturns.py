@@ -1,7 +1,8 @@
-"""What one does for a rename into the filter, which no target can run: it lacks the rows (docs/reference/filters.md).
+"""The operator's steps after a rename into the filter, which no target can run, as it lacks the rows
+(docs/reference/filters.md).
 
-The windows go on to just before the DDL, the table is copied to the target as it was at the DDL's commit_ts, and that
-is named in `filter.ignore-txn-commit-ts`. Without all this no window over the DDL may come into being.
+The windows continue to just before the DDL, the table is copied to the target as it was at the DDL's commit_ts, and
+this commit_ts is added to `filter.ignore-txn-commit-ts`. Without these steps no window over the DDL may be made.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ _HEX = ("BIT", "VARBINARY", "BLOB")
 
 
 class Returns:
-    """Those of `world`, and the person."""
+    """The renames into the filter of `world`, and the operator who handles them."""
 
     def __init__(self, world: World, model: Model, converter: Converter) -> None:
         self._world, self._model, self._converter = world, model, converter
 
     def require_answered(self, manifest: ApplyManifest) -> None:
-        """Raises Wrong where a window was made over a rename into the filter that nobody has answered."""
+        """Raise Wrong if a window was made over a rename into the filter that was not handled."""
         passed = [ts for ts in self._world.returned if manifest.lo < ts <= manifest.hi]
         if set(passed) - set(self._converter.ignored):
             raise Wrong(f"a window over renames into the filter, and nobody copied the tables: {passed}")
 
     def answer(self, error: TargetRefused, lo: int, hi: int, ends: list[int]) -> int:
-        """Do what `error` of the window (lo, hi] says, or what must come before it: where the window ends then.
+        """Do what `error` of the window (lo, hi] says, or what must come before that; return where the window ends
+        then.
 
-        Raises it where it is of another DDL, or names no way.
+        Raises `error` if it is about another DDL, or names no remedy.
         """
         at = int(error.where.get("commit_ts", 0))
         if at not in self._world.returned or RENAMED_IN not in error.message or IGNORED not in error.hint:
@@ -55,7 +57,7 @@ class Returns:
         return hi
 
     def ahead(self, commit_ts: int) -> State:
-        """The tables that are at the target already, though their DDL is behind `commit_ts`."""
+        """The tables that are at the target already although their DDL is after `commit_ts`."""
         copied = [ts for ts in self._converter.ignored if ts > commit_ts]
         return {self._name(ts): self._world.at(ts)[self._name(ts)] for ts in copied}
 
@@ -63,7 +65,7 @@ class Returns:
         return self._world.renames.shown(*self._world.returned[at].full_name)
 
     def _copy(self, at: int) -> None:
-        """The table as it is at the source at `at`, in the place of one that stayed when its like went out."""
+        """Copy the table as it is at the source at `at`, replacing one that stayed when a table was renamed out."""
         view, (db, name) = self._world.returned[at], self._name(at)
         table = next(one for one in self._converter.tables(at) if (one.db, one.name) == (db, name))
         after = Definitions((), (table,), SourceSession(self._world.told_zone))

@@ -1,7 +1,7 @@
-"""One seed of the DDL model: a `World` brought downstream under faults, its databases compared as a whole.
+"""One seed of the DDL model: a `World` is replicated under faults, and its databases are compared completely.
 
-Compared at each checkpoint between windows: the tables that are there, their columns in order, and every row, read by
-plain SQL. A DDL that no target can do as TiDB does may be refused by its commit_ts; then what is there up to it counts.
+Compared at each checkpoint between windows: which tables exist, their columns in order, and every row, read by plain
+SQL. A DDL that no target can run as TiDB does may be refused by its commit_ts; then the state before it is compared.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
 
 @dataclass
 class DdlShape:
-    """What a seed of this model is made of."""
+    """The parameters of a seed of this model."""
 
     features: Features = field(default_factory=Features)
     ddls: int = 9
@@ -51,18 +51,18 @@ class DdlShape:
 
 
 SHAPE = DdlShape()
-"""What today's seeds are made of."""
+"""The parameters of present seeds."""
 
 
 class DdlModel(Model):
-    """A server for many seeds of the DDL model. `refused`: the DDL that a target may refuse, and how often."""
+    """A server for many seeds of the DDL model. `refused`: how often a target refused each DDL that it may refuse."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.refused: Counter[str] = Counter()
 
     def run_ddl(self, seed: int, shape: DdlShape | None = None) -> None:
-        """One seed. Raises Wrong, or what apply raises and nothing explains."""
+        """Run one seed. Raises Wrong, or an error of apply that nothing explains."""
         shape = shape or DdlShape()
         self.reader.ping(reconnect=True)
         world = world_of(Random(f"world {seed}"), shape.features, shape.ddls)
@@ -89,7 +89,7 @@ class DdlModel(Model):
 
 
 class DdlScenario(Scenario):
-    """The windows of one world, and what happens to who applies them."""
+    """The windows of one world, and the faults of the processes that apply them."""
 
     source: World
 
@@ -101,18 +101,18 @@ class DdlScenario(Scenario):
         self._in_doubt = False
 
     def converted(self, lo: int, hi: int, target: Target, forms: str) -> Statements:
-        """As of any scenario; a person brings over what a rename takes into the filter, where that is refused."""
+        """Like any scenario; if a rename into the filter is refused, an operator copies the table."""
         while True:
             try:
-                found = super().converted(lo, hi, target, forms)
+                statements = super().converted(lo, hi, target, forms)
             except TargetRefused as error:
                 hi = self.returns.answer(error, lo, hi, self.ends)
                 continue
-            self.returns.require_answered(found.manifest)
-            return found
+            self.returns.require_answered(statements.manifest)
+            return statements
 
     def attempt(self) -> None:
-        """One run of finalize, with a fault of either model or without; a person looks where it may ask for one."""
+        """One run of finalize, with a fault of either model or without; an operator answers if it may ask."""
         try:
             self._attempt()
         except Permanent as error:
@@ -130,38 +130,39 @@ class DdlScenario(Scenario):
         else:
             super().attempt()
 
-    def failed_over(self, found: Statements) -> None:
-        """The target fails over to a copy of itself some transactions old (R-61)."""
+    def failed_over(self, statements: Statements) -> None:
+        """The target fails over to a copy of itself that is some transactions older (R-61)."""
         hook = Failover(self.model.server, self.random)
         with suppress(TargetUnavailable, TargetBusy, Fenced):
-            self.apply(found, hook, self.target().model_copy(update={"worker_count": 1}))
+            self.apply(statements, hook, self.target().model_copy(update={"worker_count": 1}))
         self.model.reader.ping(reconnect=True)
         self.model.happened[Kind.FAIL_OVER] += hook.happened
         self._in_doubt |= hook.happened
 
-    def built_anew(self, found: Statements) -> None:
+    def built_anew(self, statements: Statements) -> None:
         """A process dies at a DDL, and meanwhile every table gets another id."""
         with suppress(Crash):
-            self.apply(found, BuiltAnew(self.model.server, self.random))
+            self.apply(statements, BuiltAnew(self.model.server, self.random))
             return
         self._in_doubt = True
         self.model.happened[Kind.TABLE_REBUILT] += 1
 
-    def other_engine(self, found: Statements) -> None:
-        """Somebody makes the tables MyISAM, or our own: no transaction can be taken back there, so nothing is written.
+    def other_engine(self, statements: Statements) -> None:
+        """Somebody converts the tables, or Binlake's own, to MyISAM: no transaction can be rolled back there, so
+        nothing may be written.
 
-        Not while a DDL may begin: whether it ran is a person's question then.
+        Not while a DDL may have begun: whether it ran would then be a question for an operator.
         """
         progress = self.standing()[1]
-        if progress is None or progress.is_open or any(batch.phase == Phase.DDL for batch in found.written):
-            self.apply(found)
+        if progress is None or progress.is_open or any(batch.phase == Phase.DDL for batch in statements.written):
+            self.apply(statements)
             return
         server, own = self.model.server, self.random.random() < 0.3
         names = [SCHEMA] if own else replicated(server)
         is_whole = rebuild(server, "MyISAM", names)
         try:
-            self.apply(found)
-            if is_whole and (own or found.manifest.rows):
+            self.apply(statements)
+            if is_whole and (own or statements.manifest.rows):
                 raise Wrong("rows were written where transactions cannot be taken back")
         except Permanent:
             self.model.happened["other engine"] += 1
@@ -169,10 +170,10 @@ class DdlScenario(Scenario):
             rebuild(server, "InnoDB", names)
 
     def compare(self, commit_ts: int) -> None:
-        """Raises Wrong where the target is not the source as it was at `commit_ts`."""
-        expected, found = self.world.at(commit_ts) | self.returns.ahead(commit_ts), self._shown()
-        if found != expected:
-            raise Wrong(f"at {commit_ts}: {_difference(expected, found)}")
+        """Raise Wrong if the target differs from the source as it was at `commit_ts`."""
+        expected, shown = self.world.at(commit_ts) | self.returns.ahead(commit_ts), self._shown()
+        if shown != expected:
+            raise Wrong(f"at {commit_ts}: {_difference(expected, shown)}")
 
     def _shown(self) -> State:
         with self.model.looking, self.model.reader.cursor() as cursor:
@@ -194,7 +195,7 @@ class DdlScenario(Scenario):
 
 
 def rules_of(world: World) -> Rules:
-    """The filter of the replication, its routes, and the zone that it is told of."""
+    """The filter of the replication, its routes, and its configured zone."""
     own = next(db.name for db in world.databases if db.name.lower() != FILTERED)
     routes = [RouteRule.model_validate(rule) for rule in world.renames.config(own)]
     out = "keep" if world.keeps else "drop"
@@ -208,18 +209,18 @@ def _read(column: str, kind: str, width: int | None) -> str:
 
 
 def _difference(expected: State, found: State) -> str:
-    said = []
+    differences = []
     for name in sorted(expected.keys() | found.keys()):
-        own, other = expected.get(name), found.get(name)
-        if own is None or other is None:
-            said.append(f"{name} is {'missing' if other is None else 'there and should not be'}")
-        elif own != other:
-            said.append(f"{name} is {other}, not {own}")
-    return "; ".join(said)
+        wanted, shown = expected.get(name), found.get(name)
+        if wanted is None or shown is None:
+            differences.append(f"{name} is {'missing' if shown is None else 'there but should not be'}")
+        elif wanted != shown:
+            differences.append(f"{name} is {shown}, not {wanted}")
+    return "; ".join(differences)
 
 
 def ddl_brought_down(model: DdlModel, seeds: Iterable[int], shape: DdlShape = SHAPE) -> None:
-    """Each seed, or an error that says how to see it again."""
+    """Run each seed; raises an error with the command that repeats a failed one."""
     for seed in seeds:
         try:
             model.run_ddl(seed, shape)

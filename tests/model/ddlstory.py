@@ -1,4 +1,4 @@
-"""A source with one DDL that a target may not take, and the rules by which an operator gets past it."""
+"""A source with one DDL that a target may not accept, and the rules by which an operator works around it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from binlake.rules import Rules
 
 
 class Story:
-    """CREATE TABLE d.t, two rows, ADD COLUMN w (with `tail` behind its text), a row with it: what of it was logged."""
+    """CREATE TABLE d.t, two rows, ADD COLUMN w (with `tail` after its text), a row with it; and their binlogs."""
 
     def __init__(self, tail: str = "", again: bool = False) -> None:
         w = Workload()

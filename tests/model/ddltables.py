@@ -19,7 +19,7 @@ Stored = dict[int, str | None]
 
 @dataclass(frozen=True)
 class Column:
-    """`default`, `origin`: as TiDB keeps them, a TIMESTAMP at +00:00; `literal`: the default in the statement."""
+    """`default`, `origin`: as TiDB stores them, a TIMESTAMP at +00:00; `literal`: the default in the statement."""
 
     id: int
     name: str
@@ -31,7 +31,7 @@ class Column:
 
     @property
     def sql(self) -> str:
-        """The column's part of a statement, as TiDB's own text of it (`Restore`)."""
+        """The column's part of a statement, in TiDB's own form (`Restore`)."""
         null = " NOT NULL" if self.not_null else " NULL" if self.type in (TIMESTAMP, TIMESTAMP6) else ""
         return f"`{self.name}` {self.type.sql}{null}{f' DEFAULT {self.literal}' if self.literal else ''}"
 
@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Key:
-    """An index by the ids of its columns; `enforced`: writers meet it as a unique one."""
+    """An index by the ids of its columns; `enforced`: writers see it as a unique one."""
 
     id: int
     name: str
@@ -59,7 +59,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Part:
-    """A range partition: values of the table's column below `bound` (None: MAXVALUE); `literal` as the text has it."""
+    """A range partition: values of the table's column below `bound` (None: MAXVALUE), in a statement `literal`."""
 
     id: int
     name: str
@@ -69,11 +69,12 @@ class Part:
 
 @dataclass(frozen=True)
 class View:
-    """A table as writers of one schema version see it. `parted`: the column of its ranges, `moments`: by its time.
+    """A table as writers of one schema version see it. `parted`: the column of its ranges; `moments`: its ranges are by
+    time.
 
-    `only`: the id of the one of `parts` that its rows are held to be of, in a plain table that is to be exchanged.
-    `twice`: ids of those that a DDL rearranges: what is written to them is written to the other set of partitions too,
-    and logged for both; `leaving`: only what leaves them is.
+    `only`: for a plain table that is to be exchanged, the id of the partition of `parts` to which its rows must belong.
+    `twice`: ids of partitions that a DDL rearranges: a write to them also goes to the other set of partitions and is
+    logged for both; `leaving`: only rows that leave them do.
     """
 
     db: DbInfo
@@ -98,14 +99,14 @@ class View:
 
     @property
     def keyed(self) -> set[int]:
-        """Ids of columns of any key, and of the partitions' ranges."""
+        """Ids of the columns of any key, and of the partitions' ranges."""
         return {self.parted, *(column for key in self.keys for column in key.columns)}
 
     def column(self, column_id: int) -> Column:
         return next(column for column in self.columns if column.id == column_id)
 
     def with_column(self, new: Column) -> View:
-        """The same with `new` in the place of the column of its id."""
+        """The view with `new` replacing the column with the same id."""
         return replace(self, columns=tuple(new if old.id == new.id else old for old in self.columns))
 
     def without_column(self, column_id: int) -> View:
@@ -116,7 +117,7 @@ class View:
         return ", ".join(f"`{self.column(column).name}`" for column in key.columns)
 
     def create_sql(self) -> str:
-        """What follows `CREATE TABLE name`."""
+        """The part of the statement after `CREATE TABLE name`."""
         parts = [column.sql for column in self.columns]
         for key in self.keys:
             kind = "PRIMARY KEY" if key.primary else f"UNIQUE `{key.name}`" if key.unique else f"INDEX `{key.name}`"
@@ -135,7 +136,7 @@ class View:
         return _definition(self)
 
     def part_of(self, stored: Stored, seconds: int | None) -> int | None:
-        """The id of the partition that takes a row; `seconds`: its TIMESTAMP since 1970. None: there is none."""
+        """The id of the partition that takes a row, None without one; `seconds`: its TIMESTAMP since 1970."""
         value = seconds if self.moments else int(stored[self.parted] or -(10**9))
         value = -1 if value is None else value  # NULL goes into the lowest one
         return next((part.id for part in self.parts if part.bound is None or value < part.bound), None)
@@ -175,7 +176,7 @@ def _definition(view: View) -> TableDef:
 
 @dataclass
 class Line:
-    """A row as it lies in the store: its values, the view that wrote it last, the partition it is in."""
+    """A row as stored: its values, the view that wrote it last, and its partition."""
 
     rid: int
     stored: Stored
@@ -183,13 +184,13 @@ class Line:
     part: int | None = None
 
     def read(self, view: View) -> Stored:
-        """The row as `view` shows it: what it lacks has the value that ADD COLUMN noted."""
+        """The row as `view` shows it: a missing column has the value that ADD COLUMN noted."""
         return {column.id: self.stored.get(column.id, column.origin) for column in view.columns}
 
 
 @dataclass(eq=False)
 class Live:
-    """A table that exists: what writers see now, and its rows."""
+    """A table that exists: its present view for writers, and its rows."""
 
     view: View
     lines: list[Line] = field(default_factory=list)

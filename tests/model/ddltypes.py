@@ -1,7 +1,7 @@
-"""Column types of the DDL model: their values as the text protocol shows them, and what TiDB makes of them at MODIFY.
+"""Column types of the DDL model: their values as the text protocol shows them, and how TiDB converts them at MODIFY.
 
-What a conversion gives is what the genuine captures `zones` and `ddl` show (TiDB v7.5.0), written down here once more
-and not taken from the product, whose own conversions are compared with it.
+The results of conversions are those of the real captures `zones` and `ddl` (TiDB v7.5.0). They are written down here
+again, independent of the product, whose own conversions are compared with them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BESIDE = Type("TIMESTAMP", t.TIMESTAMP, 19, 0, (
     "2020-12-31 20:00:00", "2021-01-01 02:00:00", "2021-02-28 20:00:00", "2021-03-01 02:00:00", "2021-07-15 20:00:00",
     "2021-07-16 02:00:00",
 ))  # fmt: skip
-"""Moments that lie on one side of a midnight or the other, as the zone has it."""
+"""Times that are before or after a midnight, depending on the zone."""
 TIMESTAMP6 = Type("TIMESTAMP(6)", t.TIMESTAMP, 26, 6, _FINE)
 TIME = Type("TIME", t.DURATION, 10, 0, ("12:34:57", "-01:00:00", "100:00:00"))
 TIME2 = Type("TIME(2)", t.DURATION, 13, 2, ("12:34:56.70", "-01:00:00.20", "100:00:00.00"))
@@ -79,7 +79,7 @@ _ZEROES = {
 }  # fmt: skip
 
 Convert = Callable[[str, ZoneInfo], str]
-"""A value's text and the zone of the session that runs the DDL; the new text."""
+"""(A value's text, the zone of the session that runs the DDL) -> the new text."""
 
 
 def _rounded(text: str, digits: int) -> str:
@@ -104,7 +104,7 @@ def _local(text: str, zone: ZoneInfo) -> str:
 
 
 def utc(text: str, zone: ZoneInfo) -> str:
-    """What a session in `zone` writes, as +00:00 shows it."""
+    """The time that a session in `zone` writes, at +00:00."""
     moment = datetime.fromisoformat(text).replace(tzinfo=zone).astimezone(ZoneInfo("UTC"))
     return f"{moment:%Y-%m-%d %H:%M:%S}" + text[19:]
 
@@ -119,7 +119,7 @@ def _as_double(text: str) -> str:
 
 
 def same(text: str, _zone: ZoneInfo) -> str:
-    """The text stays."""
+    """The text is unchanged."""
     return text
 
 
@@ -148,4 +148,4 @@ CONVERSIONS: tuple[tuple[Type, Type, Convert], ...] = (
 )
 
 ONLY_DEFINITION = {(INT.sql, BIGINT.sql), (TEXT.sql, WIDE.sql)}
-"""MODIFY between these changes no stored value: no reorganisation, no new column id."""
+"""MODIFY between these types changes no stored value: no reorganisation, no new column id."""

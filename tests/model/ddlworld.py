@@ -1,9 +1,9 @@
-"""A small TiDB: tables, writers, and a DDL worker that takes a schema version a step, with rows between the steps.
+"""A small TiDB: tables, writers, and a DDL worker that takes one schema version per step, with rows between the steps.
 
-Rows are kept by column id; what a step makes visible (a column, a key that is no longer enforced, partitions that are
-gone) is what the next writer meets, while the DDL's binlog comes behind the last step only (captures `zones`,
-`zones_unique`). Jobs look as there: database and table names in lower case, the session's zone in `reorg_meta` where
-rows are reorganised, in no other job.
+Rows are stored by column id. A step takes effect (a new column, a key no longer enforced, dropped partitions) for the
+next writer, while the DDL's binlog comes only after the last step (captures `zones`, `zones_unique`). Jobs look like
+the captured ones: database and table names in lower case, the session's zone in `reorg_meta` if rows are reorganised,
+and in no other job.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 
 FILTERED = "archive"
-"""The database that the replication leaves out."""
+"""The database that the replication excludes."""
 Shown = tuple[tuple[str, ...], list[tuple[str | None, ...]]]
 State = dict[tuple[str, str], Shown]
-"""(database, table) as spelt -> its columns and its rows, sorted."""
+"""(database, table) as spelled -> its columns and its rows, sorted."""
 ZONES = {
     "+00:00": (ZoneInfo("UTC"), {"name": "Etc/UTC", "offset": 0}),
     "+08:00": (ZoneInfo("Etc/GMT-8"), {"name": "", "offset": 28800}),
@@ -42,7 +42,7 @@ _REORGANISES = {Action.ADD_INDEX, Action.MODIFY_COLUMN, Action.MULTI_SCHEMA_CHAN
 
 @dataclass(frozen=True)
 class Renames:
-    """Routes: the target's name of the database that is replicated, and of some of its tables (in lower case)."""
+    """Routes: the target's name of the replicated database, and of some of its tables (in lower case)."""
 
     db: str = ""
     tables: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Renames:
         return self.db or db, self.tables.get(table.lower(), table)
 
     def config(self, db: str) -> list[dict[str, str]]:
-        """As `routes` of a replication of `db`."""
+        """In the form of `routes` of a replication of `db`."""
         target = {"schema-pattern": db.lower(), "target-schema": self.db or db}
         whole = [target] if self.db else []
         return [*whole, *({**target, "table-pattern": old, "target-table": new} for old, new in self.tables.items())]
@@ -60,7 +60,7 @@ class Renames:
 
 @dataclass(frozen=True)
 class Step:
-    """One schema version of a DDL: what writers see of its table from there on, and what happens to the rows."""
+    """One schema version of a DDL: how writers see its table from then on, and the effect on the rows."""
 
     view: View
     effect: Callable[[Live], None] | None = None
@@ -68,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Ddl:
-    """What the DDL worker logs: `text` as TiDB restores it, `zone` that of its session (a key of ZONES)."""
+    """What the DDL worker logs: `text` as TiDB restores it, `zone`: of its session (a key of ZONES)."""
 
     action: Action
     text: str
@@ -82,7 +82,7 @@ class Ddl:
 
 
 class World:
-    """The source of one seed. `rows`, `ddls`, `jobs` are those of a CommitLog; `states` the truth by commit_ts."""
+    """The source of one seed. `rows`, `ddls`, `jobs` are those of a CommitLog; `states`: the truth by commit_ts."""
 
     connection_id = 0
 
@@ -98,23 +98,23 @@ class World:
         self.tables: list[Live] = []
         self.version = 0
         self.told_zone = "+00:00"
-        """The zone of sessions whose jobs do not tell it: a setting of the replication."""
+        """The zone of sessions whose jobs do not record it: a setting of the replication."""
         self.renames = Renames()
         self.keeps = False
-        """What is renamed out of the filter stays at the target, as it was."""
+        """A table that is renamed out of the filter stays unchanged at the target."""
         self.left: State = {}
-        """What stayed so, by the target's names."""
+        """The tables that stayed in this way, by the target's names."""
         self.outside: list[Live] = []
-        """Tables of the database that is left out."""
+        """Tables of the excluded database."""
         self.returned: dict[int, View] = {}
         """Renames into the filter: the table by commit_ts."""
         self._written: set[int] = set()
-        """The physical tables that the transaction at hand writes to."""
+        """The physical tables to which the present transaction writes."""
         self._ticks, self.ids, self._rids = (itertools.count(n) for n in (1_795_000_000_000, 100, 1))
 
     @property
     def ends(self) -> list[int]:
-        """Where a window may end: at each commit, and between them; ascending."""
+        """The positions at which a window may end: at each commit, and between commits; ascending."""
         return window_ends((row[0] for row in self.rows), self.jobs, (ts for ts, _ in self.states[1:]))
 
     def at(self, commit_ts: int) -> State:
@@ -134,7 +134,8 @@ class World:
         return info
 
     def run(self, live: Live, ddl: Ddl, steps: Sequence[Step], *, ahead_of_binlog: bool = False) -> int:
-        """A DDL of one table, a version a step. Rows come between the steps, and `ahead_of_binlog` behind the last."""
+        """Run a DDL of one table, one version per step, with rows between the steps and `ahead_of_binlog` after
+        them."""
         began = ready = self.clock()
         for number, step in enumerate(steps):
             self.version += 1
@@ -148,7 +149,7 @@ class World:
         return self.log(ddl, times=(began, ready))
 
     def rolled_back(self, live: Live, ddl: Ddl, versions: int) -> None:
-        """A DDL that took some versions and left nothing; it has a binlog all the same."""
+        """A DDL that took some versions and had no effect; it has a binlog all the same."""
         for _ in range(versions):
             self.version += 1
             if self.random.random() < 0.5:
@@ -156,8 +157,8 @@ class World:
         self.log(ddl, state=3)
 
     def log(self, ddl: Ddl, state: int = 6, times: tuple[int, int] = (0, 0)) -> int:
-        """Job and binlog of a DDL whose versions are taken; its commit_ts. `times`: its first step, and when all of its
-        clauses were about to show themselves."""
+        """Log job and binlog of a DDL whose versions are taken; return its commit_ts. `times`: of its first step, and
+        of the step at which all of its clauses were about to become visible."""
         start_ts, commit_ts, job_id = self.clock(), self.clock(), next(self.ids)
         view = ddl.view
         raw = job_json(
@@ -179,13 +180,14 @@ class World:
         self.ddls.append(WindowDdl(commit_ts, start_ts, job_id, 5 if state == 6 else 0, f"{ddl.text};"))
         self.jobs.append((commit_ts, DdlJob.from_dict(raw)))
         self.drawn.append(f"{commit_ts} v{self.version} [{ddl.db.name}, {ddl.zone}] {ddl.text}")
-        self._keep(commit_ts)
+        self._record_state(commit_ts)
         return commit_ts
 
     # -- writers ---------------------------------------------------------------------------------------------------
 
     def transaction(self, only: Live | None = None) -> int:
-        """A random transaction of a writer of the present version, committed; its commit_ts, 0 when nothing changed."""
+        """Commit a random transaction of a writer of the present version; return its commit_ts, 0 if nothing
+        changed."""
         start_ts = self.clock()
         self._written.clear()
         builders: dict[View, MutationBuilder] = {}
@@ -199,16 +201,16 @@ class World:
         if not messages:
             return 0
         commit_ts = self.clock()
-        # The primary key of a transaction is its least one.
+        # The transaction's primary key is its least key.
         key = b"t" + (min(self._written) + (1 << 63)).to_bytes(8, "big") + b"_r" + start_ts.to_bytes(8, "big")
         binlog = build.prewrite(start_ts, key, prewrite_value(self.version, messages))
         self.rows.append((commit_ts, start_ts, binlog.SerializeToString(), self.version))
-        self._keep(commit_ts)
+        self._record_state(commit_ts)
         return commit_ts
 
     def late(self, live: Live, back: Callable[[], None], again: Callable[[], None]) -> None:
-        """A transaction of the version before the last DDL's last, committed behind its binlog, `back` and `again` take
-        back what that step did to the tables, and do it again."""
+        """A transaction of the version before the last DDL's last step, committed after its binlog. `back` undoes that
+        step's effect on the tables, and `again` repeats it."""
         back()
         self.version -= 1
         commit_ts = self.transaction(live)
@@ -216,7 +218,7 @@ class World:
         again()
         if commit_ts:
             self.states.pop()
-            self._keep(commit_ts)
+            self._record_state(commit_ts)
 
     def _insert(self, live: Live, builder: MutationBuilder) -> None:
         view = live.view
@@ -267,7 +269,7 @@ class World:
             self._log_delete(line, builder)
 
     def _log_delete(self, line: Line, builder: MutationBuilder) -> None:
-        # A row is deleted as it was written: by the definition of that time (tidb-binlog 5.5).
+        # A row is deleted as it was written: with the definition of that time (tidb-binlog 5.5).
         values = _named(line.written, line.stored)
         builder.message.deleted_rows.append(RowEncoder(line.written.definition).delete(values, line.rid))
         builder.message.sequence.append(pb.DeleteRow)
@@ -278,7 +280,7 @@ class World:
         return self.random.choice(column.type.values)
 
     def _fits(self, live: Live, line: Line, instead: Line | None = None) -> bool:
-        """The table takes the row: it has a partition, and no enforced key has its values."""
+        """Whether the table accepts the row: a partition takes it, and no enforced key has its values."""
         view = live.view
         if view.parts:
             line.part = view.part_of(line.stored, seconds_of(line.stored[view.parted]) if view.moments else None)
@@ -291,14 +293,14 @@ class World:
         )  # fmt: skip
 
     def leave(self, live: Live) -> None:
-        """The table goes out of the filter; where that is the rule, it stays at the target."""
+        """The table leaves the filter; if configured so, it stays at the target."""
         self.tables.remove(live)
         self.outside.append(live)
         if self.keeps:
             self.left[self.renames.shown(*live.view.full_name)] = self.shown(live)
 
     def take_in(self, live: Live, ddl: Ddl, new: View) -> None:
-        """A table comes into the filter as `new`; what lay under its name at the target goes."""
+        """A table enters the filter as `new`; a table of that name at the target is replaced."""
         self.outside.remove(live)
         self.version += 1
         live.view = new
@@ -311,7 +313,7 @@ class World:
         rows = [tuple(line.read(live.view).values()) for line in live.lines]
         return tuple(column.name for column in live.view.columns), sorted(rows, key=repr)
 
-    def _keep(self, commit_ts: int) -> None:
+    def _record_state(self, commit_ts: int) -> None:
         state: State = dict(self.left)
         for live in self.tables:
             view = live.view

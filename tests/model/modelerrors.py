@@ -1,4 +1,4 @@
-"""What ends an attempt of the models, and how the target's own tables are called."""
+"""The errors that end an attempt of the models, and the names of Binlake's tables in the target."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ SCHEMA = "tidb_binlog"
 
 
 class Crash(Exception):
-    """The process is gone."""
+    """The process died."""
 
 
 class Wrong(AssertionError):
-    """The target is not what it must be."""
+    """The target's state is wrong."""

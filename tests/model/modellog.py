@@ -1,4 +1,4 @@
-"""What a workload logged, as the commits that a lake has of it."""
+"""The binlogs of a workload, as the commits that a lake holds of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deploy.local.commitlog import CommitLog
 
 
 def log_of(w: Workload, text: Callable[[int, str], str] = lambda _, query: query) -> CommitLog:
-    """Its commits; `text` gives the text of the DDL of a commit_ts, which it is given without its semicolon."""
+    """The commits; `text` returns the text of the DDL of a commit_ts, given the text without its semicolon."""
     prewrites = {b.start_ts: b for b in w.logged if b.tp == pb.Prewrite}
     jobs = {job.id: job for job in map(DdlJob.from_dict, w.jobs)}
     log = CommitLog([], [], [])

@@ -1,8 +1,8 @@
-"""What is lost at the target: a row, which plain statements of mode `ordered` must miss (R-44), or the checkpoint.
+"""Losses at the target: a row, which plain statements of mode `ordered` must notice (R-44), or the checkpoint.
 
-Either the window touches the row first by an UPDATE or DELETE, and is refused with its table and commit_ts until the
-row is put back; or it does not touch it, and the target with the row put back is the source. An earlier checkpoint is
-replayed in safe mode.
+If the window first touches the row by an UPDATE or DELETE, it is refused with the row's table and commit_ts until the
+row is restored. If it does not touch the row, the target equals the source once the row is restored. An earlier
+checkpoint is replayed in safe mode.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _KEPT = f"{SCHEMA}.kept_row"
 
 
 def set_back(scenario: Scenario, _found: Statements) -> None:
-    """An earlier checkpoint is put back, as from a copy: what is replayed does no harm (S3-20, S4-40)."""
+    """Restore an earlier checkpoint, as from a copy: replaying does no harm (S3-20, S4-40)."""
     checkpoint, progress = scenario.standing()
     if checkpoint is None or progress is None or progress.is_open or not checkpoint.consistent:
         return
     ddls = [ts for ts, _ in scenario.source.jobs if ts <= checkpoint.commit_ts]
     earlier = [ts for ts in scenario.ends if max(ddls, default=0) <= ts < checkpoint.commit_ts]
-    # Rows that ran ahead of a DROP INDEX are replayed behind it, where the table may have no key any more.
+    # Rows that ran ahead of a DROP INDEX are replayed after it, when the table may no longer have a key.
     following = next((ts for ts, _ in scenario.source.jobs if ts > checkpoint.commit_ts), checkpoint.commit_ts)
     tables = (one for ts in (checkpoint.commit_ts, following) for one in scenario.converter.tables(ts))
     keyless = any(table.identity().kind == "row" for table in tables)
@@ -48,7 +48,7 @@ def set_back(scenario: Scenario, _found: Statements) -> None:
 
 
 def _replay(scenario: Scenario, exit_ts: int) -> None:
-    """Windows in safe mode until the exit point is passed; `never` would be the operator's lie."""
+    """Apply windows in safe mode until the exit point is passed; `never` would be wrong here."""
     while (position := read_position(scenario.model.target, NAME, CLUSTER)).commit_ts < exit_ts:  # type: ignore[operator]
         target = scenario.target().model_copy(update={"safe_mode": scenario.random.choice(("always", "auto"))})
         later = [ts for ts in scenario.ends if ts > (position.commit_ts or 0)]
@@ -56,24 +56,24 @@ def _replay(scenario: Scenario, exit_ts: int) -> None:
         forms = read_position(target, NAME, CLUSTER).forms
         if forms != "safe":
             raise Wrong("plain forms below the exit point")
-        found = scenario.converted(position.commit_ts or 0, hi, target, forms)
-        scenario.apply(found, target=target)
+        statements = scenario.converted(position.commit_ts or 0, hi, target, forms)
+        scenario.apply(statements, target=target)
         scenario.check()
 
 
-def lose_row(scenario: Scenario, found: Statements) -> None:
-    """A row is lost before a window of mode `ordered` in plain forms, and put back behind it or its refusal."""
-    # A merged UPDATE makes a missing row anew, whole: the target is right, and nothing need be missed.
+def lose_row(scenario: Scenario, statements: Statements) -> None:
+    """Lose a row before a window of mode `ordered` in plain forms, and restore it after the window or its refusal."""
+    # A merged UPDATE writes the complete missing row: the target is right, and the loss need not be noticed.
     plain = {"mode": "ordered", "safe_mode": "never", "multiple_rows": False}
     target = scenario.target().model_copy(update=plain)
     position = read_position(target, NAME, CLUSTER)
     if position.opened is not None or position.forms != "plain" or not position.commit_ts or scenario.shape.bytewise:
-        scenario.apply(found)
+        scenario.apply(statements)
         return
-    window = scenario.converter.convert(position.commit_ts, found.manifest.hi, target, position.forms)
+    window = scenario.converter.convert(position.commit_ts, statements.manifest.hi, target, position.forms)
     tables = [t for t in scenario.converter.tables(position.commit_ts) if t.identity().kind != "row"]
     if not tables or any(batch.phase == Phase.DDL for batch in window.written):
-        scenario.apply(found)
+        scenario.apply(statements)
         return
     scenario.pinned[window.manifest.digest()] = window
     table = scenario.random.choice(tables)

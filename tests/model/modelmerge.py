@@ -1,7 +1,8 @@
-"""Three tables of the source in one of the target whose DDL come apart in time, drawn by a number, on real servers.
+"""Three tables of the source merged into one of the target, with DDL at different times, drawn by seed, on real
+servers.
 
-The source's tables are real too: each statement runs in a database of its own on the same server, so what a column is
-filled with, or a value becomes by a MODIFY, is the server's answer and not the model's.
+The source's tables are real, too: each statement runs in a separate database on the same server, so the server, not the
+model, decides how a column is filled and how MODIFY converts a value.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from pump_service.workload.definitions import Col, column_json
 TABLES = (("s1", "t_1"), ("s2", "t_2"), ("s3", "t_3"))
 DB, TABLE = "xs", "t"
 POOL = {"a": integer("a", default="1"), "b": text("b", 20, not_null=True, default="b0"), "c": integer("c")}
-"""The columns that shards add, each of one definition."""
+"""The columns that shards add; all shards use the same definition of each."""
 LENGTHS = (20, 40, 80)
 
 
 def rules_of(mode: str) -> Rules:
-    """Those of the three tables, with `shard-mode`."""
+    """The rules for the three tables, with `shard-mode`."""
     routes = [{"schema-pattern": "s?", "target-schema": DB},
               {"schema-pattern": "s?", "table-pattern": "t_*", "target-schema": DB, "target-table": TABLE}]  # fmt: skip
     raw = {"name": NAME, "lake": {"path": "x"}, "routes": routes, "shard-mode": mode}
@@ -51,10 +52,10 @@ def rules_of(mode: str) -> Rules:
 
 @dataclass
 class Shard:
-    """A table of the source: its columns by name, its rows by id, and the names that it had once.
+    """A table of the source: its columns by name, its rows by id, and its former names.
 
-    `steps`: its DDL that wait, each with the shape behind it and, of before it, rows, columns and how many of the
-    planned DDL it had made. `ids`: of all rows that it ever had.
+    `steps`: its DDL that wait, each with the shape after it and, from before it, rows, columns and how many of the
+    planned DDL it had run. `ids`: of all rows that it ever had.
     """
 
     db: str
@@ -68,17 +69,17 @@ class Shard:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What its definition lets rows be."""
+        """The columns and lengths that its definition allows."""
         return tuple(sorted((name, column.tp, column.flen) for name, column in self.columns.items()))
 
     @property
     def base(self) -> tuple[dict[str, Col], int]:
-        """The columns that the target has of it, and how many of the planned DDL it had made with them."""
+        """The columns that the target has of it, and how many of the planned DDL it had run with them."""
         return self.steps[0][2:] if self.steps else (self.columns, self.made)
 
 
 class MergedShards:
-    """Draws what happens to the shards: `server` has their tables, `w` what they log."""
+    """Draws the history of the shards: `server` has their tables, `w` the binlogs they log."""
 
     def __init__(self, server: MariaDb, random: Random) -> None:
         self.server, self.random, self.w = server, random, Workload()
@@ -94,12 +95,12 @@ class MergedShards:
             self.create(Shard(db, table, {"id": integer("id"), "v": text("v", LENGTHS[0])}))
 
     def create_database(self, name: str) -> None:
-        """An empty database of the source."""
+        """Create an empty database of the source."""
         self.w.create_database(name)
         self.run(f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
 
     def create(self, shard: Shard) -> None:
-        """An empty table of the source."""
+        """Create an empty table of the source."""
         columns = list(shard.columns.values())
         self.w.create_table(shard.db, shard.table, columns, ["id"])
         others = ", ".join(column.sql for column in columns if column.name != "id")
@@ -108,7 +109,7 @@ class MergedShards:
         self.shards.append(shard)
 
     def run(self, *statements: str) -> None:
-        """At the source."""
+        """Run a statement at the source."""
         self.drawn += statements
         execute(self.server, *statements)
 
@@ -148,7 +149,7 @@ class MergedShards:
         return values
 
     def alter(self, shard: Shard, columns: dict[str, Col], query: str, renamed: tuple[str, str] | None = None) -> int:
-        """`query` on one shard, which has `columns` then, one of them `renamed` (from, to); its commit_ts."""
+        """Run `query` on one shard, which then has `columns`, one `renamed` (from, to); return its commit_ts."""
         info = json.loads(json.dumps(self.w.table(shard.db, shard.table).raw))
         known = {column["name"]["O"]: column for column in info["cols"]}
         if renamed is not None:
@@ -178,11 +179,12 @@ class MergedShards:
         return at
 
     def draw_ddl(self) -> None:
-        """A DDL of one shard: columns come and go, a text gets longer or shorter."""
+        """A DDL of one shard: columns are added and dropped, a text gets longer or shorter."""
         shard = self.random.choice(self.shards)
         columns = dict(shard.columns)
         kind = self.random.choice(("add", "add", "drop", "length"))
-        # Added again, a column that the target kept for others has rows with its old values there.
+        # When a column is added again that the target kept for other shards, this shard's rows there have its old
+        # values.
         free = [name for name in POOL if name not in columns and name not in shard.had]
         if kind == "add" and free:
             new = self.random.sample(free, self.random.randint(1, len(free)))
@@ -197,7 +199,7 @@ class MergedShards:
             self.alter(shard, columns, f"MODIFY COLUMN v VARCHAR({columns['v'].flen})")
 
     def draw_step(self) -> None:
-        """The next DDL of one shard; all shards make the same ones, each in its own time."""
+        """The next DDL of one shard; all shards run the same DDL, each at its own time."""
         shard = self.random.choice(self.shards)
         if shard.made == len(self.plan):
             self.plan.append(self._next_ddl(shard))
@@ -233,7 +235,7 @@ class MergedShards:
         return columns, f"MODIFY COLUMN v VARCHAR({columns['v'].flen})", None
 
     def release(self) -> None:
-        """As DM: what all shards have come to is no longer waited for."""
+        """As in DM, a DDL that all shards have run no longer waits."""
         while all(shard.steps for shard in self.shards):
             first = self.shards[0]
             every = [[shape for shape, *_ in shard.steps] for shard in self.shards]
@@ -248,7 +250,7 @@ class MergedShards:
         return rows(self.server, f"SELECT {columns} FROM {shard.db}.{shard.table} ORDER BY id")
 
     def held_differences(self) -> Iterator[str]:
-        """What the target does not have as each shard had it before the first DDL that still waits."""
+        """Where the target differs from each shard's state before the first DDL that still waits."""
         wanted = sorted((row for shard in self.shards
                          for row in (shard.steps[0][1] if shard.steps else self._rows_of(shard))), key=str)  # fmt: skip
         columns = rows(self.server, "SELECT column_name FROM information_schema.columns"
@@ -261,7 +263,7 @@ class MergedShards:
             yield f"{names}: {there}, not {wanted}"
 
     def differences(self) -> Iterator[str]:
-        """What the target does not have as the shards have it now, column by column of each."""
+        """Where the target differs from the present shards, column by column of each."""
         for shard in self.shards:
             columns = ", ".join(shard.columns)
             source = rows(self.server, f"SELECT {columns} FROM {shard.db}.{shard.table} ORDER BY id")
@@ -276,7 +278,7 @@ class MergedShards:
 
 
 class MergingConverter(Converter):
-    """A Converter that adds to rows what the shard lacks, and holds what waits, as merge and compact do."""
+    """A Converter that adds columns that a shard lacks to its rows, and holds waiting rows, as merge and compact do."""
 
     locks: Locks = Locks()
     _decoded: tuple[pa.Table, ...] = ()
@@ -293,15 +295,15 @@ class MergingConverter(Converter):
                 batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
         made = add_columns(batch.take(), extras_of_window(schemas, Naming(self.rules), self.locks, lo))
         own = pa.Table.from_batches([made])
-        found: Events = {}
+        events: Events = {}
         for row in self._placed(own, lo, hi).to_pylist(maps_as_pydicts="strict"):
-            # What a row of the lake does not have is NULL.
+            # A column that a row in the lake does not have is NULL.
             absent = dict.fromkeys(POOL)
             images = (None if row[side] is None else {**absent, **row[side]} for side in ("before", "after"))
             event = RowEvent(*(row[name] for name in ("commit_ts", "start_ts", "seq", "op")), *images)
-            found.setdefault((row["db"], row["table"]), []).append(event)
+            events.setdefault((row["db"], row["table"]), []).append(event)
         self._decoded += (own,)
-        return planned, found
+        return planned, events
 
     def _placed(self, own: pa.Table, lo: int, hi: int) -> pa.Table:
         parts = [own]
@@ -319,7 +321,7 @@ class MergingConverter(Converter):
 
 
 def converter_of(shards: MergedShards, random: Random, mode: str) -> MergingConverter:
-    """Windows of what the shards logged so far."""
+    """Converts windows of what the shards have logged so far."""
     return MergingConverter(log_of(shards.w), random, rules_of(mode))
 
 

@@ -1,7 +1,7 @@
-"""One seed: a random source brought downstream window by window, by processes that die, wake up and are taken over.
+"""One seed: a random source is replicated window by window, by processes that die, are suspended and are taken over.
 
 After each attempt, and at steps inside it, the target is compared with the source as it was at the checkpoint. An
-attempt may end in an error that its fault explains; the target may never be wrong at a checkpoint, and never be
+attempt may end in an error that its fault explains; the target must never be wrong at a checkpoint, and never be
 `consistent` while it differs.
 """
 
@@ -50,9 +50,9 @@ Hook = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Shape:
-    """What a seed is made of; a smaller one shows the same failure more simply.
+    """The parameters of a seed; smaller ones show the same failure more simply.
 
-    `bytewise`: the source compares by bytes and its definitions do not say so: the target cannot hold its keys.
+    `bytewise`: the source compares by bytes although its definitions do not say so, so the target cannot hold its keys.
     """
 
     transactions: int = 14
@@ -63,7 +63,7 @@ class Shape:
 
 @dataclass
 class Model:
-    """The server, and a connection that looks on. Used for many seeds."""
+    """The server, and a separate connection that checks it. Used for many seeds."""
 
     server: MariaDb
     dialect: Dialect = "mariadb"
@@ -83,7 +83,7 @@ class Model:
         self.session.close()
 
     def run(self, seed: int, shape: Shape | None = None) -> None:
-        """One seed. Raises Wrong, or what apply raises and no fault explains."""
+        """Run one seed. Raises Wrong, or an error of apply that no fault explains."""
         shape = shape or Shape(bytewise=seed % 16 == 15)
         self._clear()
         connection = self.server.connect(autocommit=False)
@@ -103,7 +103,7 @@ class Model:
 
 
 def history(connection: Any, random: Random, shape: Shape, dialect: Dialect = "mariadb") -> Source:
-    """A source with one to three tables and their history, as its server took it."""
+    """A source with one to three tables and their history, as its server accepted it."""
     source = Source(connection, random, bytewise=shape.bytewise, dialect=dialect)
     for number in range(random.choice((1, 2, 2, 3))):
         kinds = {"kinds": ("text",)} if shape.bytewise else {}
@@ -118,7 +118,7 @@ def history(connection: Any, random: Random, shape: Shape, dialect: Dialect = "m
 
 
 class Scenario:
-    """The windows of one source, and what happens to who applies them."""
+    """The windows of one source, and the faults of the processes that apply them."""
 
     def __init__(self, model: Model, source: Source | World, random: Random, shape: Shape) -> None:
         self.model = model
@@ -128,45 +128,46 @@ class Scenario:
         self.converter = Converter(source, random)
         self.pinned: dict[str, Statements] = {}
         self.ends = source.ends
-        # Over several segments nothing tells of a row that a later window takes for another (docs/understand/apply.md).
+        # Across several segments, nothing shows that a later window mistakes one row for another
+        # (docs/understand/apply.md).
         self.least = self.ends[-1] if shape.bytewise else 0
 
     def run(self) -> None:
-        """Everything downstream, whatever happens. Raises Wrong."""
+        """Replicate everything, under all faults. Raises Wrong."""
         for _ in range(_ATTEMPTS):
             if self.is_over():
                 return
             try:
                 self.attempt()
             except (Drift, TargetRefused):
-                # A table without a key, but with nullable unique ones, is refused by the server itself.
+                # The server itself refuses a table without a key but with nullable unique keys.
                 if not self.shape.bytewise:
                     raise
                 self.model.happened["refused"] += 1
                 self.check()
                 return
-        raise Wrong("the windows do not come to an end")
+        raise Wrong("the windows do not end")
 
     def is_over(self) -> bool:
-        """Everything is downstream."""
+        """Whether everything is replicated."""
         checkpoint, progress = self.standing()
         opened = progress is not None and progress.is_open
         return not opened and checkpoint is not None and checkpoint.commit_ts >= self.ends[-1]
 
     def attempt(self) -> None:
-        """One run of finalize, with a fault or without."""
+        """One run of finalize, with or without a fault."""
         fault = self.random.choice(_FAULTS) if self.shape.faults and self.random.random() < 0.5 else None
-        found = self.next_window()
+        statements = self.next_window()
         if self.shape.faults and self.random.random() < 0.3:
-            self.changed(found)
+            self.changed(statements)
         if fault is not None:
-            fault(self, found)
+            fault(self, statements)
         else:
-            self.apply(found)
+            self.apply(statements)
         self.check()
 
     def next_window(self) -> Statements:
-        """The window that is open, as it was sealed; else a new one from the checkpoint on, of any length and mode."""
+        """The open window, as it was sealed, or a new one after the checkpoint, of any length and mode."""
         target = self.target()
         position = read_position(target, NAME, CLUSTER)
         if position.opened is not None:
@@ -174,16 +175,16 @@ class Scenario:
         lo = position.commit_ts or 0
         later = [ts for ts in self.ends if ts > max(lo, self.least - 1)]
         hi = later[min(int(self.random.expovariate(0.15)), len(later) - 1)]
-        found = self.converted(lo, hi, target, position.forms)
-        self.pinned[found.manifest.digest()] = found
-        return found
+        statements = self.converted(lo, hi, target, position.forms)
+        self.pinned[statements.manifest.digest()] = statements
+        return statements
 
     def converted(self, lo: int, hi: int, target: Target, forms: str) -> Statements:
-        """The window (lo, hi], or what there can be of it."""
+        """The window (lo, hi], or the largest possible part of it."""
         return self.converter.convert(lo, hi, target, forms)
 
     def target(self) -> Target:
-        """The target under a configuration that somebody changes all the time."""
+        """The target under a configuration that changes all the time."""
         mode = self.random.choice([mode for mode in _MODES if mode != "ordered" or not self.shape.bytewise])
         return self.model.target.model_copy(update={
             "mode": mode,
@@ -195,14 +196,14 @@ class Scenario:
             "max_segment_rows": 8 if mode == "auto" else 1000,
         })  # fmt: skip
 
-    def apply(self, found: Statements, hook: Hook | None = None, target: Target | None = None) -> None:
-        """As finalize does: check what the manifest pins, then apply."""
-        apply_window(target or self.target(), found.manifest, found.checked(found.manifest), hook=hook)
+    def apply(self, statements: Statements, hook: Hook | None = None, target: Target | None = None) -> None:
+        """Like finalize: check what the manifest pins, then apply."""
+        apply_window(target or self.target(), statements.manifest, statements.checked(statements.manifest), hook=hook)
 
     # -- what must hold ---------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """The target at a checkpoint that is between windows is the source there, and says so. Raises Wrong."""
+        """Check that the target equals the source at a checkpoint between windows, and says so. Raises Wrong."""
         checkpoint, progress = self.standing()
         if checkpoint is None:
             return
@@ -218,7 +219,7 @@ class Scenario:
             self.compare(checkpoint.commit_ts)
 
     def glance(self, atomic: bool) -> None:
-        """While something applies: `consistent` never lies, and readers of atomic segments see a snapshot (R-58)."""
+        """Check during an apply: `consistent` is never wrong, and readers of atomic segments see a snapshot (R-58)."""
         checkpoint, progress = self.standing()
         if checkpoint is None or progress is None:
             return
@@ -229,7 +230,7 @@ class Scenario:
             self.model.happened["snapshot"] += 1
 
     def standing(self) -> tuple[Checkpoint | None, Progress | None]:
-        """What the target says of itself, in one look."""
+        """The target's own report of its state, in one read."""
         with self.model.looking, self.model.reader.cursor() as cursor:
             cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             cursor.execute(f"SELECT checkPoint FROM {SCHEMA}.checkpoint")
@@ -239,40 +240,40 @@ class Scenario:
         return Checkpoint.from_json(found[0]) if found else None, progress
 
     def compare(self, commit_ts: int) -> None:
-        """Raises Wrong where the target is not the source as it was at `commit_ts`."""
+        """Raise Wrong if the target differs from the source as it was at `commit_ts`."""
         expected: Any = self.source.at(commit_ts)
         tables = self.converter.tables(commit_ts)
         with self.model.looking, self.model.reader.cursor() as cursor:
-            found: State = {table.name: shown_rows(cursor, DB, table) for table in tables}
-        if found != expected:
-            names = [name for name in expected if found.get(name) != expected[name]]
-            raise Wrong(f"at {commit_ts}: {[(n, found.get(n), 'is not', expected[n]) for n in names]}")
+            shown: State = {table.name: shown_rows(cursor, DB, table) for table in tables}
+        if shown != expected:
+            names = [name for name in expected if shown.get(name) != expected[name]]
+            raise Wrong(f"at {commit_ts}: {[(n, shown.get(n), 'is not', expected[n]) for n in names]}")
 
     # -- faults -----------------------------------------------------------------------------------------------------
 
-    def crash(self, found: Statements) -> None:
+    def crash(self, statements: Statements) -> None:
         """The process dies at a step."""
         with suppress(Crash):
-            self.faulty(found, self._die)
+            self.faulty(statements, self._die)
         self.model.happened[Kind.APPLY_DIES] += 1
 
-    def killed(self, found: Statements) -> None:
+    def killed(self, statements: Statements) -> None:
         """All connections break at a step."""
         with suppress(TargetUnavailable, TargetBusy, Fenced):
-            self.faulty(found, self._kill)
+            self.faulty(statements, self._kill)
         self.model.happened[Kind.CONNECTIONS_KILLED] += 1
 
-    def woken(self, found: Statements) -> None:
-        """The process stands still at a step, another one takes over and goes on for some windows, then it wakes up."""
+    def woken(self, statements: Statements) -> None:
+        """The process is suspended at a step, another one takes over for some windows, then the first one resumes."""
         with suppress(TargetUnavailable, TargetBusy, Fenced, LeaseHeld):
-            self.faulty(found, self._succeed)
+            self.faulty(statements, self._succeed)
         self.model.happened[Kind.LATE_OWNER] += 1
 
     def changed(self, found: Statements) -> None:
-        """The lake has other statements than those that are sealed, or another seal than that of the open window."""
+        """The lake has other statements than the sealed ones, or another seal than the open window's."""
         other = damaged(found)
         if other.digest() == found.digest():
-            return  # nothing but DDL
+            return  # only DDL
         opened = self.standing()[1]
         with suppress(ImmutableWindow):
             self.apply(other)
@@ -293,18 +294,18 @@ class Scenario:
             atomic = self.model.target.model_copy(update={"mode": "atomic"})
             apply_window(atomic, found.manifest, other)
         except CheckpointConflict:
-            self.model.happened["changed behind the ledger"] += 1
+            self.model.happened["changed after the ledger was checked"] += 1
             return
-        raise Wrong("statements changed after some of them were applied, and nobody noticed")
+        raise Wrong("statements changed after some of them were applied, and no check noticed it")
 
-    def faulty(self, found: Statements, act: Callable[[], None]) -> None:
-        """A run in which something happens."""
+    def faulty(self, statements: Statements, act: Callable[[], None]) -> None:
+        """A run with a random fault."""
         target = self.target()
-        atomic = target.mode == "atomic" and not any(plan.ordered for plan in found.plans)
-        self.apply(found, self.at_step(act, atomic), target)
+        atomic = target.mode == "atomic" and not any(plan.ordered for plan in statements.plans)
+        self.apply(statements, self.at_step(act, atomic), target)
 
     def at_step(self, act: Callable[[], None], atomic: bool) -> Hook:
-        """`act` at one step of the run, chosen at random, and a glance at the target at another."""
+        """Call `act` at one random step of the run, and check the target at another."""
         steps, number = iter(range(10_000)), min(int(self.random.expovariate(0.12)), 60)
         look = self.random.randrange(max(number, 1))
         lock = threading.Lock()
@@ -348,7 +349,7 @@ class Scenario:
 
 
 class _Reader(Session):
-    """A Session that reads on an open cursor: one snapshot for all that is read."""
+    """A Session that reads with one open cursor: one snapshot for everything it reads."""
 
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor

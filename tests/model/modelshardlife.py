@@ -1,6 +1,6 @@
-"""Shards that go, come again, are renamed and emptied: what is drawn of their tables beside rows and columns.
+"""Shards whose tables are dropped, created again, renamed and emptied, in addition to random rows and columns.
 
-What a table that goes had at the target stays there, so its rows are compared no more (`MergedShards.left`).
+The rows of a dropped table stay at the target, so they are not compared any more (`MergedShards.left`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from binlake.rows.schema import Action
 
 
 def draw_life(shards: MergedShards) -> None:
-    """One of all that may become of a table."""
+    """Draw one of the things that may happen to a table."""
     kind = shards.random.choice(("drop", "create", "create", "rename", "empty"))
     if kind == "create" and shards.gone:
         _create(shards)
@@ -25,7 +25,7 @@ def draw_life(shards: MergedShards) -> None:
 
 
 def _drop(shards: MergedShards) -> None:
-    """A table goes, or its database with it."""
+    """A table is dropped, or its whole database."""
     shard, w = shards.random.choice(shards.shards), shards.w
     shards.left |= shard.ids
     shards.shards.remove(shard)
@@ -36,13 +36,13 @@ def _drop(shards: MergedShards) -> None:
     else:
         _drop_database(w, shard.db)
         shards.run(f"DROP DATABASE {shard.db}")
-    # Steps that cannot run together come one a window from here on.
+    # From here on, steps that cannot run together come one per window.
     shards.may_follow = len(shards.plan)
     shards.release()
 
 
 def _create(shards: MergedShards) -> None:
-    """A table comes by a name that was one's that is gone, with what the target has of another."""
+    """A table is created under the name of a dropped one, with the columns that the target has of another shard."""
     place = shards.gone.pop(shards.random.randrange(len(shards.gone)))
     columns, made = shards.shards[0].base
     if place[0] not in shards.w._dbs:

@@ -1,4 +1,4 @@
-"""Many seeds over several processes, each with a server of its own; and how to see a failure again, made simpler."""
+"""Many seeds in several processes, each with a separate server; and how to repeat and simplify a failure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PRINT_EVERY = 500
 
 
 def replay_line(seed: int) -> str:
-    """What a person types to see this seed alone."""
+    """The command that repeats this seed alone."""
     return f"replay: BINLAKE_MODEL_SEED={seed} .venv/bin/python -m pytest tests/model -k 'every_checkpoint and 0'"
 
 
 def simplest(model: Model, seed: int) -> str:
-    """The smallest shape of `seed` that fails: fewer transactions, no faults, no DDL where it fails without."""
+    """The smallest shape of `seed` that still fails: fewer transactions, no faults, no DDL if it fails without them."""
     shape = replace(Shape(), bytewise=seed % 16 == 15)
     for smaller in ({"faults": False}, {"ddl": False}, *({"transactions": n} for n in (7, 4, 2, 1))):
         trial = replace(shape, **smaller)  # type: ignore[arg-type]
@@ -43,7 +43,7 @@ def _fails(model: Model, seed: int, shape: Shape) -> bool:
 
 
 def failures_of(first: int, count: int, shards: int, ddl: DdlShape | None = None) -> list[str]:
-    """Run `count` seeds from `first` on, side by side; a line for each that fails. `ddl`: those of the DDL model."""
+    """Run `count` seeds from `first` on, in parallel; a line for each failed one. `ddl`: of the DDL model."""
     with ProcessPoolExecutor(shards, mp_context=get_context("spawn")) as pool:
         found = pool.map(_shard, [(first + n, first + count, shards, ddl, list(sys.path)) for n in range(shards)])
         return [line for lines in found for line in lines]

@@ -1,9 +1,10 @@
-"""A random source: tables, transactions and DDL that a real server took, their binlogs, and the rows after each commit.
+"""A random source: tables, transactions and DDL that a real server accepted, their binlogs, and the rows at each
+commit.
 
-Every change runs on a database of its own (`src`) first; what the server refuses (a unique value twice, by its own
-collation) did not happen. The rows are kept here as well, by commit_ts, so that a target can be compared with the
-source as it was at any checkpoint. In `src` each table has one more column, a primary key `_rid`, by which equal rows
-of a table without a key are told apart; the table's own primary key is a unique key there.
+Every change first runs on a separate database (`src`); a change that the server refuses (a unique value twice, by its
+own collation) does not happen. The rows are also recorded here, by commit_ts, so that a target can be compared with the
+source as it was at any checkpoint. In `src` each table has an additional column, a primary key `_rid`, which
+distinguishes equal rows of a table without a key; the table's own primary key is a unique key there.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _DUPLICATE = 1062
 
 
 class Source:
-    """`random` decides all that happens; `bytewise`: the server compares by bytes, whatever the definitions name."""
+    """`random` decides everything; `bytewise`: the server compares by bytes, whatever the definitions say."""
 
     def __init__(
         self, connection: Connection[Any], random: Random, *, bytewise: bool = False, dialect: Dialect = "mariadb"
@@ -103,7 +104,7 @@ class Source:
         self._commit(start_ts, [b.message for b in builders.values() if b.message.sequence], self._version)
 
     def alter(self) -> None:
-        """A random DDL on one of the tables, if the server takes it."""
+        """A random DDL on one of the tables, if the server accepts it."""
         table = self.random.choice(list(self._tables.values()))
         self.random.choice(_DDL)(self, table)
 
@@ -113,11 +114,11 @@ class Source:
 
     @property
     def ends(self) -> list[int]:
-        """Where a window may end: at each commit, and between them; ascending."""
+        """The positions at which a window may end: at each commit, and between commits; ascending."""
         return window_ends((row[0] for row in self.rows), self.jobs, (ts for ts, _ in self.states[1:]))
 
     def on_server(self) -> State:
-        """The rows that the server itself has, for a check of this model."""
+        """The rows that the server itself has, to check this model."""
         return {name: shown_rows(self._cursor, SRC, table.definition) for name, table in self._tables.items()}
 
     # -- rows ------------------------------------------------------------------------------------------------------
@@ -134,13 +135,13 @@ class Source:
         return self.random.choice(table.lines) if table.lines else None
 
     def insert(self, table: Table, builder: MutationBuilder) -> None:
-        """A row, at times one that is there already (a table without a key takes it)."""
+        """Insert a row, at times one that exists already (a table without a key accepts it)."""
         line = self._line(table)
         row = dict(line.row) if line and self.random.random() < 0.3 else self._row(table)
         self._insert(table, builder, row)
 
     def update(self, table: Table, builder: MutationBuilder) -> None:
-        """Some columns of a row, keys among them."""
+        """Change some columns of a row, possibly keys."""
         line = self._line(table)
         if line is not None:
             names = self.random.sample(table.names, self.random.randint(1, len(table.names)))
@@ -148,14 +149,14 @@ class Source:
             self._update(table, builder, line, {name: new[name] for name in names})
 
     def touch(self, table: Table, builder: MutationBuilder) -> None:
-        """Columns of no key."""
+        """Change columns of no key."""
         line, free = self._line(table), [name for name in table.names if name not in table.keyed]
         if line is not None and free:
             new = self._row(table)
             self._update(table, builder, line, {name: new[name] for name in free})
 
     def delete(self, table: Table, builder: MutationBuilder) -> None:
-        """A row goes."""
+        """Delete a row."""
         line = self._line(table)
         if line is not None:
             self._delete(table, builder, line)
@@ -164,12 +165,12 @@ class Source:
         """DELETE, then INSERT of a row with the same or nearly the same values."""
         line = self._line(table)
         if line is not None:
-            row = {**line.row, **({} if self.random.random() < 0.3 else self._spelt_otherwise(table, line.row))}
+            row = {**line.row, **({} if self.random.random() < 0.3 else self._respell_text(table, line.row))}
             self._delete(table, builder, line)
             self._insert(table, builder, row)
 
     def rotate(self, table: Table, builder: MutationBuilder) -> None:
-        """A swap, a chain or a cycle: values of one key move on from row to row, by way of a free one."""
+        """A swap, a chain or a cycle: values of one key move from row to row, through a free value."""
         keys = [*([table.primary] if table.primary else []), *(key.columns for key in table.uniques)]
         if not keys or len(table.lines) < 2:
             return
@@ -185,12 +186,12 @@ class Source:
             self._update(table, builder, lines[0], values[-1])
 
     def respell(self, table: Table, builder: MutationBuilder) -> None:
-        """A text becomes one that its collation may take for the same."""
+        """Replace a text by one that its collation may treat as equal."""
         line = self._line(table)
         if line is not None:
-            self._update(table, builder, line, self._spelt_otherwise(table, line.row))
+            self._update(table, builder, line, self._respell_text(table, line.row))
 
-    def _spelt_otherwise(self, table: Table, row: Row) -> Row:
+    def _respell_text(self, table: Table, row: Row) -> Row:
         texts = [one.col.name for one in table.fields if one.kind == "text" and row[one.col.name] is not None]
         return {name: self.random.choice((str(row[name]).swapcase(), f"{row[name]} ".lower()))[:8] for name in texts}
 
@@ -198,7 +199,9 @@ class Source:
         rid = next(self._rids)
         names = ", ".join(f"`{name}`" for name in row)
         places = ", ".join(["%s"] * (len(row) + 1))
-        if self._takes(f"INSERT INTO `{table.name}` (_rid, {names}) VALUES ({places})", (rid, *self._args(table, row))):
+        if self._accepts(
+            f"INSERT INTO `{table.name}` (_rid, {names}) VALUES ({places})", (rid, *self._args(table, row))
+        ):
             table.lines.append(Line(rid, row, table.definition))
             builder.insert(row, rid)
 
@@ -207,7 +210,9 @@ class Source:
         if before == after:
             return False
         sets = ", ".join(f"`{name}` = %s" for name in after)
-        if not self._takes(f"UPDATE `{table.name}` SET {sets} WHERE _rid = %s", (*self._args(table, after), line.rid)):
+        if not self._accepts(
+            f"UPDATE `{table.name}` SET {sets} WHERE _rid = %s", (*self._args(table, after), line.rid)
+        ):
             return False
         line.row, line.definition = after, table.definition
         builder.update(before, after, line.rid)
@@ -216,7 +221,7 @@ class Source:
     def _delete(self, table: Table, builder: MutationBuilder, line: Line) -> None:
         self._cursor.execute(f"DELETE FROM `{table.name}` WHERE _rid = %s", (line.rid,))
         table.lines.remove(line)
-        # A row is deleted as it was written: by the definition of that time (tidb-binlog 5.5).
+        # A row is deleted as it was written: with the definition of that time (tidb-binlog 5.5).
         builder.message.deleted_rows.append(RowEncoder(line.definition).delete(line.row, line.rid))
         builder.message.sequence.append(pb.DeleteRow)
 
@@ -226,7 +231,7 @@ class Source:
             bytes.fromhex(text) if kinds[name] == "bytes" and text is not None else text for name, text in row.items()
         ]
 
-    def _takes(self, sql: str, arguments: Sequence[object] = ()) -> bool:
+    def _accepts(self, sql: str, arguments: Sequence[object] = ()) -> bool:
         try:
             self._cursor.execute(sql, tuple(arguments))
         except pymysql.err.IntegrityError as error:
@@ -241,10 +246,10 @@ class Source:
         commit_ts = self._clock()
         binlog = build.prewrite(start_ts, b"k%d" % start_ts, prewrite_value(version, mutations))
         self.rows.append((commit_ts, start_ts, binlog.SerializeToString(), version))
-        self._keep(commit_ts)
+        self._record_state(commit_ts)
         return commit_ts
 
-    def _keep(self, commit_ts: int) -> None:
+    def _record_state(self, commit_ts: int) -> None:
         state: State = {}
         for table in self._tables.values():
             rows = [tuple(line.row[name] for name in table.names) for line in table.lines]
@@ -254,7 +259,7 @@ class Source:
     # -- DDL -------------------------------------------------------------------------------------------------------
 
     def add_column(self, table: Table) -> None:
-        """ADD COLUMN; at times rows of the new definition commit before it does."""
+        """ADD COLUMN; at times, rows of the new definition commit before it does."""
         kind = self.random.choice(tuple(VALUES))
         column = self._field(max(one.id for one in table.fields) + 1, kind)
         default = None
@@ -268,15 +273,15 @@ class Source:
             line.row = {**line.row, new.col.name: new.origin}
         table.define(self._info)
         ready = self._clock()
-        early = [self._early(table) for _ in range(self.random.choice((0, 0, 1, 2)))]
+        early = [self._write_early(table) for _ in range(self.random.choice((0, 0, 1, 2)))]
         if not any(early):
             self._ddl(Action.ADD_COLUMN, sql, table)
             return
         # Only the columns of an ALTER with several clauses are public before its binlog.
         self._ddl(Action.MULTI_SCHEMA_CHANGE, sql, table, ready=ready)
 
-    def _early(self, table: Table) -> int:
-        """A transaction by a writer that sees the definition of a DDL that is not committed yet."""
+    def _write_early(self, table: Table) -> int:
+        """A transaction of a writer that sees the definition of a DDL that is not committed yet."""
         start_ts, builder = self._clock(), MutationBuilder(table.definition)
         self.random.choice((Source.insert, Source.update))(self, table, builder)
         return self._commit(start_ts, [builder.message] if builder.message.sequence else [], self._version + 1)
@@ -286,14 +291,14 @@ class Source:
         free = [one for one in table.fields if one.col.name not in table.keyed]
         if len(free) < 2:
             return
-        gone = self.random.choice(free)
-        table.fields.remove(gone)
+        dropped = self.random.choice(free)
+        table.fields.remove(dropped)
         for line in table.lines:
-            line.row = {name: text for name, text in line.row.items() if name != gone.col.name}
-        self._altered(table, Action.DROP_COLUMN, f"ALTER TABLE `{table.name}` DROP COLUMN `{gone.col.name}`")
+            line.row = {name: text for name, text in line.row.items() if name != dropped.col.name}
+        self._altered(table, Action.DROP_COLUMN, f"ALTER TABLE `{table.name}` DROP COLUMN `{dropped.col.name}`")
 
     def add_unique(self, table: Table) -> None:
-        """ADD UNIQUE, where no two rows are in its way."""
+        """ADD UNIQUE, if no two rows prevent it."""
         if len(table.uniques) + bool(table.primary) >= 3:
             return
         key = random_key(
@@ -304,7 +309,7 @@ class Source:
         if not key.columns:
             return
         sql = f"ALTER TABLE `{table.name}` ADD UNIQUE KEY `{key.name}` ({key_parts(key)})"
-        if self._takes(sql):
+        if self._accepts(sql):
             table.uniques.append(key)
             table.define(self._info)
             self._ddl(Action.ADD_INDEX, sql, table)
@@ -354,7 +359,7 @@ class Source:
         raw["real_start_ts"] = ready
         self.ddls.append(WindowDdl(commit_ts, start_ts, job_id, 5, f"{query};"))
         self.jobs.append((commit_ts, DdlJob.from_dict(raw)))
-        self._keep(commit_ts)
+        self._record_state(commit_ts)
         return commit_ts
 
     def _clock(self) -> int:
@@ -372,7 +377,7 @@ class Source:
         self._cursor.execute(self._own(sql))
 
     def _own(self, sql: str) -> str:
-        """The text with the collations of the server that plays the source."""
+        """The text with the collations of the server that acts as the source."""
         for name, own in self._collations.items():
             sql = sql.replace(name, own)
         return sql

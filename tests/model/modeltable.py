@@ -1,4 +1,4 @@
-"""Tables of the model: columns of a few kinds, their values, unique keys, rows, and the definition as TiDB tells it."""
+"""Tables of the model: columns of a few kinds, their values, unique keys, rows, and TiDB's form of the definition."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEYS = ("int", "int", "unsigned", "text", "text", "text", "bytes", "decimal", "m
 
 @dataclass(frozen=True)
 class Field:
-    """A column: its id, its kind (of _VALUES), its definition, and what rows from before it hold."""
+    """A column: its id, its kind (of _VALUES), its definition, and the value in older rows."""
 
     id: int
     kind: str
@@ -83,14 +83,14 @@ class Table:
         return {*self.primary, *(name for key in self.uniques for name in key.columns)}
 
     def forbid_null(self, names: Iterable[str]) -> None:
-        """These columns become NOT NULL."""
+        """Make these columns NOT NULL."""
         self.fields = [
             Field(one.id, one.kind, changed(one.col, not_null=True)) if one.col.name in names else one
             for one in self.fields
         ]
 
     def define(self, db: DbInfo) -> None:
-        """Make the definition anew, as TiDB would tell it: an integer primary key is the handle, or not."""
+        """Rebuild the definition as TiDB would report it: an integer primary key may or may not be the handle."""
         cols = [
             {
                 **column_json(one.col, one.id, n),
@@ -117,7 +117,7 @@ class Table:
         self.definition = TableDef.from_json(info, db)
 
     def create_sql(self, *, upstream: bool) -> str:
-        """CREATE TABLE; `upstream`: with `_rid`, in TiDB's names of collations."""
+        """CREATE TABLE; `upstream`: with `_rid`, and with TiDB's names of collations."""
         parts = [f"{one.col.sql}{collated(one.col)}" for one in self.fields]
         if self.primary:
             key = Key("own_primary", self.primary)
@@ -134,7 +134,7 @@ def random_columns(random: Random, table: Table, first: str) -> tuple[str, ...]:
 
 
 def random_key(random: Random, table: Table, first: str) -> Key:
-    """A unique key that begins with `first`, or with another column where that is a float."""
+    """A unique key that begins with `first`, or with another column if that is a float."""
     number = 1 + max((int(key.name[1:]) for key in table.uniques), default=0)
     kinds = {one.col.name: one.kind for one in table.fields}
     if not first or kinds[first] == "float":
@@ -168,7 +168,7 @@ def canonical(kind: str, default: str | None) -> str | None:
 
 
 def collation_names(dialect: Dialect, bytewise: bool) -> dict[str, str]:
-    """The collations of a server that plays the source, by TiDB's names; `bytewise`: it compares by bytes."""
+    """The collations of a server that acts as the source, by TiDB's names; `bytewise`: it compares by bytes."""
     if bytewise:
         return dict.fromkeys(COLLATIONS, "utf8mb4_nopad_bin" if dialect == "mariadb" else "utf8mb4_0900_bin")
     return {name: MARIADB_COLLATIONS.get(name, name) for name in COLLATIONS} if dialect == "mariadb" else {}

@@ -1,4 +1,4 @@
-"""A window of a `Source` as convert writes it and finalize reads it: production functions without lake and Spark."""
+"""A window of a `Source` as convert writes and finalize reads it: the product's functions without lake and Spark."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ class Statements:
     forms: str = "safe"
 
     def segments(self) -> list[SegmentPlan]:
-        """As StatementSource."""
+        """Like StatementSource."""
         return self.plans
 
     def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
-        """As StatementSource."""
+        """Like StatementSource."""
         return (b for b in self.written if (b.segment, b.phase) == (segment, phase))
 
     def digest(self) -> str:
-        """Over the place, rows and text of every batch, in order."""
+        """A digest of position, rows and text of every batch, in order."""
         return statement_digest([f"{b.segment} {int(b.phase)} {b.batch} {b.rows} {b.digest}" for b in self.written])
 
     def checked(self, manifest: ApplyManifest) -> Statements:
-        """As finalize does before it applies. Raises ImmutableWindow."""
+        """The manifest check of finalize before it applies. Raises ImmutableWindow."""
         if self.digest() != manifest.statement:
             raise ImmutableWindow("the statements in the lake differ from those that the manifest pins")
         return self
@@ -62,7 +62,7 @@ class Statements:
 
 @dataclass
 class Converter:
-    """Windows of `source`. What arrives in any order in Spark is shuffled by `random`; `ignored`: DDL left out."""
+    """Converts windows of `source`. `random` shuffles what arrives in any order in Spark; `ignored`: DDL left out."""
 
     source: Source | CommitLog | World
     random: Random
@@ -80,15 +80,15 @@ class Converter:
         plans = WindowPlans(self.definitions(lo, lines), segments, cuts, versions, dialect)
         written = [batch for n, ddl in enumerate(cuts, 1) if (batch := make_ddl_batch(n, ddl, dialect)[0]) is not None]
         make = self._ordered if target.mode == "ordered" else self._net
-        found = Statements([], [*written, *make(plans, events, target, forms == "plain")])
-        found.plans = [
-            plans.plan(n, _content(found, n, target, _touched(events, segments.bounds(n))))
+        statements = Statements([], [*written, *make(plans, events, target, forms == "plain")])
+        statements.plans = [
+            plans.plan(n, _content(statements, n, target, _touched(events, segments.bounds(n))))
             for n in range(len(segments.starts) + 1)
         ]
-        return _sealed(found, segments, forms)
+        return _sealed(statements, segments, forms)
 
     def logged(self, lo: int, hi: int) -> tuple[list[LandedDdl], Events]:
-        """The DDL of (lo, hi] as the lake has them, and the row changes of each table that is replicated."""
+        """The DDL of (lo, hi] as the lake holds them, and the row changes of each replicated table."""
         source, base = self.source, self._schema(lo)
         rows = [row for row in source.rows if lo < row[0] <= hi]
         ddls = [ddl for ddl in source.ddls if lo < ddl.commit_ts <= hi]
@@ -102,7 +102,7 @@ class Converter:
         return lines, events
 
     def definitions(self, lo: int, ddls: list[LandedDdl]) -> WindowDefinitions:
-        """Those of the window behind `lo` with `ddls`."""
+        """The definitions of the window after `lo` with `ddls`."""
         return WindowDefinitions(self._targets(lo), ddls)
 
     def tables(self, ts: int) -> list[TableDef]:
@@ -183,8 +183,8 @@ def _touched(events: Events, bounds: tuple[int, int]) -> list[tuple[str, str]]:
     return sorted(name for name, own in events.items() if any(since <= event.commit_ts < until for event in own))
 
 
-def _content(found: Statements, number: int, target: Target, touched: list[tuple[str, str]]) -> SegmentContent:
-    own = [b for b in found.written if b.segment == number]
+def _content(statements: Statements, number: int, target: Target, touched: list[tuple[str, str]]) -> SegmentContent:
+    own = [b for b in statements.written if b.segment == number]
     ddl = next((b for b in own if b.phase == Phase.DDL), None)
     rows = [b for b in own if b.phase != Phase.DDL]
     ordered = any(b.phase == Phase.ORDERED for b in rows)
@@ -193,22 +193,22 @@ def _content(found: Statements, number: int, target: Target, touched: list[tuple
     return SegmentContent(tables, sum(b.rows for b in rows), size, ordered, ddl)
 
 
-def _sealed(found: Statements, segments: Segments, forms: str) -> Statements:
+def _sealed(statements: Statements, segments: Segments, forms: str) -> Statements:
     lo, hi, cuts = segments.lo, segments.hi, segments.starts
-    found.manifest = ApplyManifest(
+    statements.manifest = ApplyManifest(
         replication=NAME, sink="sql", cluster_id=CLUSTER, lo=lo, hi=hi, config_hash="c", safe_mode=forms,
-        definitions="d", change="c", statement=found.digest(), segments=len(found.plans),
-        rows=sum(b.rows for b in found.written), schema_version=found.plans[-1].schema_version, windows=(f"{lo}-{hi}",),
-        cuts=cuts,
+        definitions="d", change="c", statement=statements.digest(), segments=len(statements.plans),
+        rows=sum(b.rows for b in statements.written), schema_version=statements.plans[-1].schema_version,
+        windows=(f"{lo}-{hi}",), cuts=cuts,
     )  # fmt: skip
-    found.forms = forms
-    return found
+    statements.forms = forms
+    return statements
 
 
-def damaged(found: Statements) -> Statements:
-    """The same batches with another text in each: what no check may let pass."""
+def damaged(statements: Statements) -> Statements:
+    """The same batches, each with another text: no check may accept them."""
     written = [
         b if b.phase == Phase.DDL else replace(b, sql=tuple(f"{text} /* changed */" for text in b.sql), digest="0" * 64)
-        for b in found.written
+        for b in statements.written
     ]
-    return Statements(found.plans, written, found.manifest, found.forms)
+    return Statements(statements.plans, written, statements.manifest, statements.forms)

@@ -1,7 +1,7 @@
-"""Apply against a model: whatever happens to who applies, the target is the source at each checkpoint that says so.
+"""Apply against a model: whatever happens to the applying processes, the target equals the source at each checkpoint.
 
-Random schemas, transactions, DDL, windows, modes, faults; all from one number (draws:
-docs/understand/apply-model.md). The named rules are broken on purpose below: each fails within few seeds.
+Random schemas, transactions, DDL, windows, modes, faults; all from one seed (what is drawn:
+docs/understand/apply-model.md). The named rules are broken on purpose below: each break fails within few seeds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTS, SEEDS, FOUND_WITHIN = 4, 16, 100
 
 
 def brought_down(model: Model, seeds: Iterable[int]) -> None:
-    """Each seed, or an error that says how to see it again."""
+    """Run each seed; raises an error with the command that repeats a failed one."""
     for seed in seeds:
         try:
             model.run(seed)
@@ -57,7 +57,7 @@ def test_the_target_is_the_source_at_every_checkpoint(model: Model, part: int) -
 
 @pytest.mark.soak
 @pytest.mark.timeout(6 * 3600)
-def test_many_more_seeds() -> None:
+def test_many_more_seeds_of_apply() -> None:
     # S4-48
     count, first = int(os.environ.get("MODEL_SEEDS", 20_000)), int(os.environ.get("BINLAKE_MODEL_SEED", 1_000_000))
     failed = failures_of(first, count, shards=os.cpu_count() or 1)
@@ -65,12 +65,12 @@ def test_many_more_seeds() -> None:
 
 
 def order_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Changes of one transaction come as they like: `sequence` counts for nothing."""
+    """Changes of one transaction are applied in any order: `sequence` is ignored."""
     patch.setattr(RowEvent, "position", property(lambda self: (self.commit_ts, self.start_ts, 0)))
 
 
 def fence_unproved(patch: pytest.MonkeyPatch) -> None:
-    """Who was taken over goes on writing: its transactions are counted, its epoch is not asked for."""
+    """A process that was taken over continues writing: its transactions are counted, but its epoch is not checked."""
 
     def prove(self: fence.Fence, session: Session) -> int:
         table = qualified(self.schema, "binlake_fence")
@@ -84,7 +84,7 @@ def fence_unproved(patch: pytest.MonkeyPatch) -> None:
 
 
 def digest_unchecked(patch: pytest.MonkeyPatch) -> None:
-    """A batch of that number is in the ledger, whatever its text was."""
+    """A batch of that number is in the ledger, so it counts as applied, whatever its text."""
     for module in (atomic, batches):
         patch.setattr(module, "is_recorded", lambda batch, digests: (batch.phase, batch.batch) in digests)
 
@@ -95,7 +95,7 @@ def manifest_unchecked(patch: pytest.MonkeyPatch) -> None:
 
 
 def presence_unchecked(patch: pytest.MonkeyPatch) -> None:
-    """What was written is there."""
+    """Written statements are not checked for presence."""
     for module in (atomic, parallel):
         patch.setattr(module, "require_present", lambda *_: None)
 
@@ -106,30 +106,30 @@ def phases_swapped(patch: pytest.MonkeyPatch) -> None:
 
 
 def ledger_unread(patch: pytest.MonkeyPatch) -> None:
-    """A retry does everything again."""
+    """A retry applies everything again."""
     patch.setattr(progress.Ledger, "read_digests", lambda *_, **__: {})
     patch.setattr(progress.Ledger, "write", lambda *_, **__: None)
 
 
 def intent_ignored(patch: pytest.MonkeyPatch) -> None:
-    """A DDL that was begun has run."""
+    """A DDL that was begun counts as run."""
     patch.setattr(intents, "_must_execute", lambda *_: False)
 
 
 def always_consistent(patch: pytest.MonkeyPatch) -> None:
-    """The checkpoint says what people like to hear."""
+    """The checkpoint always says `consistent`."""
     moved_to = Checkpoint.moved_to
     patch.setattr(Checkpoint, "moved_to", lambda self, *a, **_: moved_to(self, *a, consistent=True))
 
 
 def conflicts_unseen(patch: pytest.MonkeyPatch) -> None:
-    """Mode ordered looks at a change's first key only, and waits for nothing."""
+    """Mode ordered looks only at a change's first key, and waits for nothing."""
     for strategy in (causality.Causality, causality.FlushAll):
         patch.setattr(strategy, "add", lambda _, keys: causality.Decision(False, keys[0]))
 
 
 def missing_rows_passed_over(patch: pytest.MonkeyPatch) -> None:
-    """Mode ordered does not look at how many rows an UPDATE found."""
+    """Mode ordered does not check how many rows an UPDATE changed."""
     update = forms.RowForms.update
     patch.setattr(forms.RowForms, "update", lambda *given: replace(update(*given), expect=UNCHECKED))
 
@@ -150,15 +150,14 @@ def missing_rows_passed_over(patch: pytest.MonkeyPatch) -> None:
         pytest.param(missing_rows_passed_over, Shape(ddl=False), 26, id="missing rows"),
     ],
 )
-def test_each_broken_rule_is_found(
+def test_the_model_finds_each_broken_rule(
     model: Model,
     monkeypatch: pytest.MonkeyPatch,
     broken: Callable[[pytest.MonkeyPatch], None],
     shape: Shape,
     first: int,
 ) -> None:
-    # `first` is where it is found soon; the threads' timing may move it.
-    # Mutation of invariants 4, 6, 7, 8, 9: DESIGN 3.4, DESIGN 3.6 to 3.9; R-02, R-13, R-16, R-17, R-22, R-36, R-62
+    # A seed from `first` on finds it soon; the timing of threads may shift it.
     broken(monkeypatch)
     for seed in range(first, first + FOUND_WITHIN):
         try:
@@ -166,4 +165,4 @@ def test_each_broken_rule_is_found(
         except (Wrong, BinlakeError) as error:
             print(f"seed {seed}: {error}")
             return
-    pytest.fail("nobody noticed")
+    pytest.fail("no seed noticed")

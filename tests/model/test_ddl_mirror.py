@@ -1,4 +1,4 @@
-"""The mirrors beside the DDL model: the same worlds, without a target."""
+"""The mirrors of the DDL model: the same worlds, without a target."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from binlake.errors import BinlakeError
 pytestmark = pytest.mark.long
 
 SEEDS = (*range(2, 100, 8), 31)
-"""2, 42: a table gets other letters of its own name; 31: one that was emptied in part swaps its name with another."""
+"""2, 42: a table gets its own name in another letter case; 31: a partly emptied table swaps its name with another."""
 
 
 def brought_up(seed: int, root: Path) -> Counter[str]:
-    """What was compared in the world of `seed`. Fails with a line that shows it again."""
+    """The comparisons in the world of `seed`. Fails with a line that repeats it."""
     world = world_of(Random(f"world {seed}"), Features(keeps=False, returns=False, exchanges=False))
     mirrors = Mirrors(world, root / str(seed), Random(f"mirror {seed}"))
     try:
@@ -33,7 +33,7 @@ def brought_up(seed: int, root: Path) -> Counter[str]:
     return mirrors.seen
 
 
-def test_mirrors_are_the_sources_behind_any_ddl(tmp_path: Path) -> None:
+def test_mirrors_equal_the_source_after_any_ddl(tmp_path: Path) -> None:
     # R-18, R-19, R-32, R-33, S0-60, S0-64
     only = os.environ.get("BINLAKE_DDL_SEED")
     seen: Counter[str] = Counter()

@@ -1,7 +1,7 @@
 """DDL against a model: databases with random DDL, names, zones and partitions, and rows that run ahead of their DDL.
 
-All from one number. The target's tables, columns and rows are compared with the model's at each checkpoint between
-windows (docs/understand/apply-model.md tells what is drawn).
+All from one seed. The target's tables, columns and rows are compared with the model's at each checkpoint between
+windows (docs/understand/apply-model.md describes what is drawn).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PARTS, SEEDS = 2, 10
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_whole_databases_are_the_sources_behind_any_ddl(ddl_model: DdlModel, part: int) -> None:
+def test_whole_databases_equal_the_source_after_any_ddl(ddl_model: DdlModel, part: int) -> None:
     # U-10, R-04, R-18, R-19, R-28, R-29, S0-60 to S0-64, S4-46
     if "BINLAKE_DDL_SEED" in os.environ:
         ddl_brought_down(ddl_model, [int(os.environ["BINLAKE_DDL_SEED"])] if part == 0 else [])

@@ -1,4 +1,4 @@
-"""Rules of DDL broken on purpose: what each one mended makes the DDL model fail within few of CI's seeds."""
+"""Rules of DDL broken on purpose: each break makes the DDL model fail within a few of CI's seeds."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ QUIET = DdlShape(features=SHAPE.features, faults=False)
 
 
 def names_as_written(patch: pytest.MonkeyPatch) -> None:
-    """A statement names its tables in whatever letters its session typed."""
+    """A statement names its tables in the letter case that its session typed."""
     patch.setattr(deciding, "put_target_names", lambda query, *_: query)
 
 
 def rows_unseen(patch: pytest.MonkeyPatch) -> None:
-    """The same, and an error of a statement that removes rows is passed over where the definitions look right."""
+    """The same, and an error of a statement that removes rows is ignored if the definitions look right."""
     names_as_written(patch)
     patch.setattr(definitions, "moves_rows", lambda _: False)
     patch.setattr(definitions, "find_remaining_rows", lambda *_: [])
@@ -47,16 +47,16 @@ def rows_unseen(patch: pytest.MonkeyPatch) -> None:
 
 
 def renamed_out_kept(patch: pytest.MonkeyPatch) -> None:
-    """A table that a RENAME takes out of the filter stays where the next one of its name is to be."""
+    """A table that a RENAME takes out of the filter stays, although another one gets its name."""
     patch.setattr(judging.Judge, "_is_dropped_when_renamed_out", lambda *_: False)
 
 
 def renamed_in_unseen(patch: pytest.MonkeyPatch) -> None:
-    """A RENAME takes a table into the filter whose rows the target has not, and nobody is asked."""
-    found = judging.Judge._judge_rename_across_filter
+    """A RENAME takes a table whose rows the target lacks into the filter, and nobody is asked."""
+    judge = judging.Judge._judge_rename_across_filter
 
     def passed(*given: Any) -> LandedDdl | None:
-        judged = found(*given)
+        judged = judge(*given)
         refused = judged is not None and judged.decision == "refused"
         return replace(judged, decision="skip", reason=RENAMED_IN) if judged is not None and refused else judged
 
@@ -64,13 +64,13 @@ def renamed_in_unseen(patch: pytest.MonkeyPatch) -> None:
 
 
 def always_utc(patch: pytest.MonkeyPatch) -> None:
-    """Every DDL is that of a session at +00:00."""
-    found = SourceSession.of
-    patch.setattr(SourceSession, "of", lambda *given: replace(found(*given), zone="+00:00"))
+    """Every DDL counts as one of a session at +00:00."""
+    session_of = SourceSession.of
+    patch.setattr(SourceSession, "of", lambda *given: replace(session_of(*given), zone="+00:00"))
 
 
 def defaults_as_written(patch: pytest.MonkeyPatch) -> None:
-    """The default of a TIMESTAMP is the text of the statement, which its session meant in its own zone."""
+    """The default of a TIMESTAMP is the text of the statement, which is in its session's zone."""
     for module in (clauses, mapping):
         patch.setattr(module, "put_stored_default", lambda column, _: list(column))
 
@@ -81,17 +81,17 @@ def bounds_as_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def behind_its_binlog(patch: pytest.MonkeyPatch) -> None:
-    """A DDL stands where its binlog stands, whatever its rows had seen before."""
+    """A DDL is applied at the position of its binlog, even if earlier rows already saw its effect."""
     patch.setattr("binlake.rows.schema.window.effective_from", lambda _, commit_ts: commit_ts)
 
 
 def late_rows_as_logged(patch: pytest.MonkeyPatch) -> None:
-    """A row of a transaction that began before a DDL of partitions lies in the table that it is logged for."""
+    """A row of a transaction that began before a DDL of partitions is applied to the table for which it is logged."""
     patch.setattr(Emptied, "holds", lambda *_: False)
 
 
 def second_writes_as_logged(patch: pytest.MonkeyPatch) -> None:
-    """What TiDB logs twice while it rearranges partitions was done twice."""
+    """A change that TiDB logs twice while it rearranges partitions is applied twice."""
     patch.setattr(batch, "without_echoes", lambda found, *_: (found, np.arange(found.num_rows)))
 
 
@@ -101,17 +101,17 @@ def windows_end_anywhere(patch: pytest.MonkeyPatch) -> None:
 
 
 def target_converts(patch: pytest.MonkeyPatch) -> None:
-    """MODIFY COLUMN is left to the target's own rules."""
+    """MODIFY COLUMN follows the target's own conversion rules."""
     patch.setattr(Alter, "conversions", lambda *_: [])
 
 
 def fills_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    """ADD COLUMN fills old rows with what the target takes for nothing."""
+    """ADD COLUMN fills old rows with the target's own empty value."""
     patch.setattr(mapping, "fill_specs", lambda specs, *_: (list(specs), []))
 
 
 def other_numbers_are_proof(patch: pytest.MonkeyPatch) -> None:
-    """A DDL that was begun has run when its tables have other ids."""
+    """A DDL that was begun counts as run when its tables have other ids."""
 
     def judged(before: Evidence, now: Evidence, _after: object) -> Verdict:
         return "before" if (before.texts, before.numbers) == (now.texts, now.numbers) else "after"
@@ -120,23 +120,23 @@ def other_numbers_are_proof(patch: pytest.MonkeyPatch) -> None:
 
 
 def copies_unnoticed(patch: pytest.MonkeyPatch) -> None:
-    """Whoever connects again goes on with what is there, whatever is missing."""
+    """A process that reconnects continues with whatever the target has, even if something is missing."""
     patch.setattr(writers.ConfirmedTransactions, "require_all", lambda *_: None)
     patch.setattr(apply, "require_complete_ledger", lambda *_: None)
 
 
 def any_engine_is_written(patch: pytest.MonkeyPatch) -> None:
-    """Rows go into tables of whatever engine."""
+    """Rows are written into tables of any engine."""
     patch.setattr(definitions, "engine_without_transactions", lambda *_: "")
 
 
 def engine_by_default(patch: pytest.MonkeyPatch) -> None:
-    """A CREATE TABLE makes what the server's default is."""
+    """A CREATE TABLE uses the server's default engine."""
     patch.setattr(intents, "default_to_transactions", lambda _: None)
 
 
 def any_ledger_is_trusted(patch: pytest.MonkeyPatch) -> None:
-    """The ledger, the checkpoint and their like may be in tables of whatever engine."""
+    """The ledger, the checkpoint and Binlake's other tables may use any engine."""
     patch.setattr(tables, "require_transactions", lambda *_: None)
 
 
@@ -161,11 +161,13 @@ RULES: dict[str, tuple[Broken, DdlShape, int]] = {
     "9 default engine": (engine_by_default, QUIET, 9),
     "9 own tables": (any_ledger_is_trusted, SHAPE, 17),
 }
-"""Each by the number of the fault that its mending keeps out; `first`: a seed from which it is found soon."""
+"""Each by the number of the fault that the rule prevents; `first`: a seed from which it is found soon."""
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_each_broken_rule_of_ddl_is_found(ddl_model: DdlModel, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_model_finds_each_broken_rule_of_ddl(
+    ddl_model: DdlModel, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     # R-04, R-28, R-29, R-61
     broken, shape, first = RULES[name]
     broken(monkeypatch)

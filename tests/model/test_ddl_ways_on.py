@@ -1,4 +1,4 @@
-"""What an operator does where a DDL cannot run on the target: another statement, or none; and the open window."""
+"""An operator's remedies for a DDL that cannot run on the target: another statement, or none; and the open window."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def target(mariadb: MariaDb) -> Iterator[Target]:
     mariadb.wipe()
 
 
-def finalize(target: Target, found: Statements) -> Any:
-    return apply_window(target, found.manifest, found.checked(found.manifest))
+def finalize(target: Target, statements: Statements) -> Any:
+    return apply_window(target, statements.manifest, statements.checked(statements.manifest))
 
 
-def test_the_target_runs_the_replacement_and_the_rows_behind_it_follow(mariadb: MariaDb, target: Target) -> None:
-    # S4-46, U-15: the source's history is what it was; the target has an index more, and another default
+def test_the_target_runs_the_replacement_and_later_rows_are_applied(mariadb: MariaDb, target: Target) -> None:
+    # S4-46, U-15: the source's history stays as it was; the target has an additional index, and another default
     story = Story()
     own = "ALTER TABLE t ADD COLUMN w INT(11) NULL DEFAULT 5, ADD INDEX by_w (w);"
     converter = story.converter(**replaced(story.ddl_ts, own))
@@ -57,15 +57,15 @@ def test_the_target_runs_the_replacement_and_the_rows_behind_it_follow(mariadb: 
     assert [ddl.decision for ddl in planned] == ["apply", "apply", "replaced"]
     assert "schema history keeps the source's" in planned[-1].alert
     assert [c.name for c in planned[-1].after.tables[0].columns] == ["id", "v", "w"]
-    found = converter.convert(0, LAST, target, "safe")
-    result = finalize(target, found)
+    statements = converter.convert(0, LAST, target, "safe")
+    result = finalize(target, statements)
     assert (result.ddls, result.replaced, result.ignored) == (3, 1, [])
     assert rows(mariadb, "SELECT * FROM d.t ORDER BY id") == [(1, "a", 5), (2, "b", 5), (3, "c", 7)]
     assert rows(mariadb, "SHOW INDEX FROM d.t WHERE Key_name = 'by_w'")
 
 
-def _crash(target: Target, found: Statements, step: str) -> None:
-    """A try to apply ends when it passes `step` for the third time."""
+def _crash(target: Target, statements: Statements, step: str) -> None:
+    """Crash an attempt to apply when it passes `step` for the third time."""
 
     class Crash(Exception):
         pass
@@ -77,22 +77,22 @@ def _crash(target: Target, found: Statements, step: str) -> None:
             raise Crash
 
     with pytest.raises(Crash):
-        apply_window(target, found.manifest, found, hook=hook)
+        apply_window(target, statements.manifest, statements, hook=hook)
 
 
-def _apply_with_a_crash(target: Target, found: Statements, step: str) -> None:
-    """Applied at the second try, behind a crash."""
-    _crash(target, found, step)
-    assert apply_window(target, found.manifest, found).state == "applied"
+def _apply_with_a_crash(target: Target, statements: Statements, step: str) -> None:
+    """Apply; the first attempt crashes, the second one succeeds."""
+    _crash(target, statements, step)
+    assert apply_window(target, statements.manifest, statements).state == "applied"
 
 
 @pytest.mark.parametrize("step", ["intent", "ddl_executed", "ddl_done"])
 def test_a_crash_around_a_replacement_runs_it_once(mariadb: MariaDb, target: Target, step: str) -> None:
-    # R-04: nobody knows what it leaves, but whether anything changed
+    # R-04: the result of the statement is not known, only whether anything changed
     story = Story()
     own = "ALTER TABLE t ADD COLUMN w INT, ADD COLUMN own INT"
-    found = story.converter(**replaced(story.ddl_ts, own)).convert(0, story.ddl_ts, target, "safe")
-    _apply_with_a_crash(target, found, step)
+    statements = story.converter(**replaced(story.ddl_ts, own)).convert(0, story.ddl_ts, target, "safe")
+    _apply_with_a_crash(target, statements, step)
     assert [name for name, *_ in rows(mariadb, "SHOW COLUMNS FROM d.t")] == ["id", "v", "w", "own"]
 
 
@@ -106,25 +106,25 @@ OWN = {
 
 @pytest.mark.parametrize("own", OWN)
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
-def test_what_another_hand_changed_meanwhile_does_not_pass_for_the_replacement(
+def test_a_change_by_someone_else_does_not_count_as_the_replacement(
     mariadb: MariaDb, target: Target, step: str, own: str
 ) -> None:  # R-04
     story = Story()
     execute(mariadb, "CREATE DATABASE d", "CREATE TABLE d.u (id INT PRIMARY KEY)")
-    found = story.converter(**replaced(story.ddl_ts, OWN[own])).convert(0, story.ddl_ts, target, "safe")
+    statements = story.converter(**replaced(story.ddl_ts, OWN[own])).convert(0, story.ddl_ts, target, "safe")
 
-    _crash(target, found, step)
+    _crash(target, statements, step)
     meddled = "d.u" if own == "drop" and step == "intent" else "d.t"
     execute(mariadb, f"ALTER TABLE {meddled} COMMENT = 'theirs'")
     if own == "drop" and step == "ddl_executed":
-        assert apply_window(target, found.manifest, found).state == "applied"
+        assert apply_window(target, statements.manifest, statements).state == "applied"
         return
     with pytest.raises(Permanent, match="nothing proves that this is its result") as stopped:
-        apply_window(target, found.manifest, found)
-    # What the hint says works.
+        apply_window(target, statements.manifest, statements)
+    # The remedy in the hint works.
     assert "set ddl_state in tidb_binlog.binlake_progress to 'done'" in stopped.value.hint
     execute(mariadb, f"UPDATE tidb_binlog.binlake_progress SET ddl_state = '{'done' if step != 'intent' else ''}'")
-    assert apply_window(target, found.manifest, found).state == "applied"
+    assert apply_window(target, statements.manifest, statements).state == "applied"
     if own == "alter":
         assert [name for name, *_ in rows(mariadb, "SHOW COLUMNS FROM d.t")] == ["id", "v", "w", "own"]
 
@@ -133,8 +133,8 @@ def injected(*entries: tuple[int, str]) -> dict[str, Any]:
     return {"ddl-injection": [{"commit-ts": str(ts), "sql": sql, "db": "d"} for ts, sql in entries]}
 
 
-def test_a_statement_of_the_targets_own_runs_before_what_its_commit_ts_has(mariadb: MariaDb, target: Target) -> None:
-    # U-15: one before the source's own DDL of that very commit_ts, one between two transactions, two of one commit_ts
+def test_an_injected_statement_runs_before_the_changes_of_its_commit_ts(mariadb: MariaDb, target: Target) -> None:
+    # U-15: one before the source's own DDL of the same commit_ts, one between two transactions, two of one commit_ts
     story = Story()
     row_ts = max(commit_ts for commit_ts, *_ in story.log.rows)
     own = injected((story.ddl_ts, "CREATE INDEX by_v ON t (v)"), (row_ts, "ALTER TABLE d.t ADD INDEX by_w (w);"),
@@ -146,7 +146,7 @@ def test_a_statement_of_the_targets_own_runs_before_what_its_commit_ts_has(maria
     assert [ddl.segment for ddl in planned] == [1, 2, 3, 4, 5, 6]
     assert planned[2].touched == ["d.t"]
     assert "ddl-injection" in planned[2].alert
-    found = converter.convert(0, LAST, target, "safe")
+    statements = converter.convert(0, LAST, target, "safe")
     seen: list[tuple[str, str]] = []
 
     def hook(passed: str) -> None:
@@ -154,17 +154,17 @@ def test_a_statement_of_the_targets_own_runs_before_what_its_commit_ts_has(maria
             [(text,)] = rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint")
             seen.append((str(json.loads(text)["commitTS"]), ",".join(sorted(_indexes(mariadb)))))
 
-    result = apply_window(target, found.manifest, found, hook=hook)
+    result = apply_window(target, statements.manifest, statements, hook=hook)
     assert (result.ddls, result.injected, result.replaced) == (6, 3, 0)
-    # DESIGN 3.8: behind an injected statement its commit_ts is not downstream yet.
+    # DESIGN 3.8: after an injected statement, its commit_ts is not replicated yet.
     assert seen[2:] == [(str(story.ddl_ts - 1), "PRIMARY,by_v"), (str(story.ddl_ts), "PRIMARY,by_v"),
                         (str(row_ts - 1), "PRIMARY,by_v,by_w"), (str(row_ts - 1), "PRIMARY,by_w")]  # fmt: skip
     assert rows(mariadb, "SELECT id, w FROM d.t ORDER BY id") == [(1, None), (2, None), (3, 7)]
 
 
 def _indexes(server: MariaDb) -> set[str]:
-    found = rows(server, "SELECT index_name FROM information_schema.statistics WHERE table_schema = 'd'")
-    return {name for (name,) in found}
+    names = rows(server, "SELECT index_name FROM information_schema.statistics WHERE table_schema = 'd'")
+    return {name for (name,) in names}
 
 
 @pytest.mark.parametrize("step", ["intent", "ddl_executed", "ddl_done"])
@@ -172,14 +172,14 @@ def test_a_crash_around_an_injected_statement_runs_it_once(mariadb: MariaDb, tar
     # U-15, R-04
     story = Story()
     own = injected((story.ddl_ts, "CREATE INDEX own ON t (v)"))
-    found = story.converter(**own).convert(0, story.ddl_ts, target, "safe")
-    _apply_with_a_crash(target, found, step)
+    statements = story.converter(**own).convert(0, story.ddl_ts, target, "safe")
+    _apply_with_a_crash(target, statements, step)
     assert _indexes(mariadb) == {"PRIMARY", "own"}
     assert [name for name, *_ in rows(mariadb, "SHOW COLUMNS FROM d.t")] == ["id", "v", "w"]
 
 
-def test_what_is_injected_is_pinned_with_its_window(target: Target) -> None:
-    # U-15, DESIGN 3.7: one more or one less is another window; the target's refusal stops it as any DDL's
+def test_injected_statements_are_pinned_with_their_window(target: Target) -> None:
+    # U-15, DESIGN 3.7: one more or one less makes another window; the target's refusal stops it like that of any DDL
     story = Story()
     plain = story.converter().convert(0, LAST, target, "safe")
     converter = story.converter(**injected((story.ddl_ts, "ALTER TABLE t ADD COLUMN v INT")))
@@ -187,7 +187,7 @@ def test_what_is_injected_is_pinned_with_its_window(target: Target) -> None:
     cuts, more = (_cuts(story, rules) for rules in (Rules(), converter.rules))
     with pytest.raises(CheckpointConflict, match="another statement for a DDL.*commit_ts=" + str(story.ddl_ts)):
         require_pinned_texts(more, ddls(own), ddls(plain))
-    # One taken back: what is pinned for the last segment is not in the plans of fewer.
+    # One removed: the pin of the last segment is not in plans with fewer segments.
     with pytest.raises(CheckpointConflict, match=rf"other segments.*sealed=5 now=4.*at={story.ddl_ts}") as taken:
         require_pinned_cuts(own.manifest, [ddl.since for ddl in cuts])
     assert "restore the configuration" in taken.value.hint
@@ -203,8 +203,8 @@ def test_what_is_injected_is_pinned_with_its_window(target: Target) -> None:
             rules(**injected((1, wrong)))
 
 
-def test_an_injection_that_was_moved_is_another_window(target: Target) -> None:
-    # U-15, DESIGN 3.7: the same statement elsewhere, with rows of other segments behind it
+def test_a_moved_injection_makes_another_window(target: Target) -> None:
+    # U-15, DESIGN 3.7: the same statement elsewhere, with rows of other segments after it
     story = Story()
     sql = "CREATE INDEX own ON t (v)"
     first, last = (pick(commit_ts for commit_ts, *_ in story.log.rows) for pick in (min, max))
@@ -214,7 +214,7 @@ def test_an_injection_that_was_moved_is_another_window(target: Target) -> None:
     require_pinned_cuts(sealed, [ddl.since for ddl in _cuts(story, here.rules)])
     with pytest.raises(CheckpointConflict, match=rf"other segments.*sealed=5 now=5.*at={first}, {last - 1}"):
         require_pinned_cuts(ApplyManifest.from_json(sealed.to_json()), moved)
-    # One that was sealed without the places, and opened, is finished as before.
+    # A window that was sealed without the positions, and opened, is finished as before.
     older = replace(sealed, cuts=())
     assert "cuts" not in older.to_json()
     require_pinned_cuts(ApplyManifest.from_json(older.to_json()), moved)
@@ -227,29 +227,31 @@ def _cuts(story: Story, own: Rules) -> list[LandedDdl]:
     return add_injections(planned, own.injections, 0, LAST, 0)
 
 
-def test_an_error_of_the_operators_own_statement_is_never_passed_over(mariadb: MariaDb, target: Target) -> None:
+def test_an_error_of_the_operators_own_statement_is_never_ignored(mariadb: MariaDb, target: Target) -> None:
     story = Story()
-    found = story.converter(**replaced(story.ddl_ts, "ALTER TABLE t ADD COLUMN v INT")).convert(0, LAST, target, "safe")
+    statements = story.converter(**replaced(story.ddl_ts, "ALTER TABLE t ADD COLUMN v INT")).convert(
+        0, LAST, target, "safe"
+    )
     with pytest.raises(
         TargetRefused, match=r"the replacement of a DDL failed: .*Duplicate column.*its statement was not"
     ):
-        finalize(target, found)
+        finalize(target, statements)
     assert rows(mariadb, "SELECT COUNT(*) FROM d.t") == [(2,)]
 
 
 def test_a_window_stuck_at_a_refused_ddl_is_released_and_continues_with_the_replacement(
     mariadb: MariaDb, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # S4-46, U-15, DESIGN 3.7, 3.11: pinned until an operator gives the window up, where nothing of the DDL is there
+    # S4-46, U-15, DESIGN 3.7, 3.11: pinned until an operator gives the window up, if the DDL had no effect
     story = Story(tail=" SPARSELY")
     config = written(tmp_path, target)
     first = story.converter().convert(0, LAST, target, "safe")
     with pytest.raises(TargetRefused, match=f"a DDL failed.*ddl_commit_ts={story.ddl_ts}.*SPARSELY"):
         finalize(target, first)
-    stands = shown(capsys, "show", "--replication", config)
-    assert (stands["commit_ts"], stands["state"]) == (str(story.ddl_ts), "intent")
-    assert "SPARSELY" in stands["pinned"]
-    assert stands["what"].startswith("not known")
+    window_state = shown(capsys, "show", "--replication", config)
+    assert (window_state["commit_ts"], window_state["state"]) == (str(story.ddl_ts), "intent")
+    assert "SPARSELY" in window_state["pinned"]
+    assert window_state["what"].startswith("not known")
     second = story.converter(**replaced(story.ddl_ts, "ALTER TABLE t ADD COLUMN w INT(11) NULL COMMENT 'own'"))
     cuts = plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, second.rules)
     anew = second.convert(0, LAST, target, "safe")
@@ -263,8 +265,8 @@ def test_a_window_stuck_at_a_refused_ddl_is_released_and_continues_with_the_repl
         binlake_ddl("release", "--replication", config, "--commit-ts", str(story.ddl_ts))
     execute(mariadb, "ALTER TABLE d.t DROP COLUMN half")
     release = ("release", "--replication", config, "--commit-ts", str(story.ddl_ts))
-    said = shown(capsys, *release)
-    assert said["next_window_from"] == str(story.ddl_ts - 1)
+    output = shown(capsys, *release)
+    assert output["next_window_from"] == str(story.ddl_ts - 1)
     with pytest.raises(CheckpointConflict, match="no window is open"):
         binlake_ddl(*release)
     (event,) = WindowLog(LakePaths(str(tmp_path / "lake" / NAME))).events(stage="release")
@@ -284,31 +286,31 @@ def test_ddl_of_one_commit_ts_are_distinguished_and_those_that_ran_do_not_run_ag
     config = written(tmp_path, target)
     with open(config, "a") as file:
         file.write(f'[[ddl-injection]]\ncommit-ts = "{story.ddl_ts}"\nsql = "{own}"\ndb = "d"\n')
-    found = story.converter(**injected((story.ddl_ts, own))).convert(0, LAST, target, "safe")
+    statements = story.converter(**injected((story.ddl_ts, own))).convert(0, LAST, target, "safe")
     with pytest.raises(TargetRefused, match="SPARSELY"):
-        finalize(target, found)
-    lines = [(b.segment, int(b.phase), b.kind) for b in found.written if b.phase == Phase.DDL]
+        finalize(target, statements)
+    lines = [(b.segment, int(b.phase), b.kind) for b in statements.written if b.phase == Phase.DDL]
     segments, phases, kinds = (list(column) for column in zip(*lines, strict=True))
     table = {"window": [f"0-{LAST}"] * len(lines), "segment": segments, "phase": phases, "kind": kinds}
     write_deltalake(LakePaths(str(tmp_path / "lake" / NAME)).table("statement"), pa.table(table))
     assert shown(capsys, "show", "--replication", config)["what"] == "a DDL of the source"
-    said = shown(capsys, "release", "--replication", config, "--commit-ts", str(story.ddl_ts))
-    assert f"from the configuration, or they run again: {own}" in said["next"]
+    output = shown(capsys, "release", "--replication", config, "--commit-ts", str(story.ddl_ts))
+    assert f"from the configuration, or they run again: {own}" in output["next"]
 
 
-def test_changes_are_reduced_inside_a_segment_and_never_over_a_ddl() -> None:
-    # S4-11: a row before ADD COLUMN and the same row behind it are two net changes
+def test_changes_are_reduced_within_a_segment_and_never_across_a_ddl() -> None:
+    # S4-11: a row before ADD COLUMN and the same row after it are two net changes
     story = Story(again=True)
-    found = story.converter().convert(0, LAST, Target(db_type="mariadb"), "safe")  # type: ignore[call-arg]
-    writes = [(b.segment, b.rows) for b in found.written if b.phase == Phase.WRITE]
+    statements = story.converter().convert(0, LAST, Target(db_type="mariadb"), "safe")  # type: ignore[call-arg]
+    writes = [(b.segment, b.rows) for b in statements.written if b.phase == Phase.WRITE]
     assert writes == [(2, 2), (3, 2)]
 
 
-def test_a_replacement_is_one_ddl_for_a_ddl_that_would_run() -> None:
+def test_a_replacement_must_be_one_ddl_for_a_ddl_that_would_run() -> None:
     story = Story()
-    for sql, said in [("DELETE FROM t", "not one DDL"), ("DROP TABLE a; DROP TABLE b", "not one DDL"),
+    for sql, message in [("DELETE FROM t", "not one DDL"), ("DROP TABLE a; DROP TABLE b", "not one DDL"),
                       ("/* nothing */", "not one DDL"), ("ALTER TABLE t ADD 'x", "cannot be read")]:  # fmt: skip
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             rules(**replaced(1, sql))
     with pytest.raises(ConfigError, match="two replacements"):
         rules(**{"ddl-replacement": 2 * replaced(1, "DROP TABLE t")["ddl-replacement"]})
@@ -321,39 +323,39 @@ def test_a_replacement_is_one_ddl_for_a_ddl_that_would_run() -> None:
     require_replacements_used(planned, nowhere.replacements, 0, story.ddl_ts)
 
 
-def test_a_ddl_that_is_left_out_changes_nothing_but_waits_for_the_operators_hand(
+def test_an_ignored_ddl_changes_nothing_and_rows_wait_for_the_operator(
     mariadb: MariaDb, target: Target
 ) -> None:  # S4-46 U-15
     story = Story()
     converter = story.converter(filter={"ignore-txn-commit-ts": [str(story.ddl_ts)]})
     converter.ignored = (story.ddl_ts,)
-    found = converter.convert(0, LAST, target, "safe")
+    statements = converter.convert(0, LAST, target, "safe")
     with pytest.raises(Drift, match="column w is missing"):
-        finalize(target, found)
+        finalize(target, statements)
     assert rows(mariadb, "SELECT COUNT(*) FROM d.t") == [(2,)]
     execute(mariadb, "ALTER TABLE d.t ADD COLUMN w INT(11)")
-    finalize(target, found)
+    finalize(target, statements)
     assert rows(mariadb, "SELECT id, w FROM d.t ORDER BY id") == [(1, None), (2, None), (3, 7)]
 
 
-def test_without_sync_ddl_rows_follow_the_definitions_that_the_other_side_brings(
+def test_without_sync_ddl_rows_wait_for_definitions_from_the_other_side(
     mariadb: MariaDb, target: Target
 ) -> None:  # tidb-binlog 5.11, R-47
     story = Story()
     converter = story.converter(loopback={"sync-ddl": False})
-    found = converter.convert(0, LAST, target, "safe")
-    assert ddls(found) == []
+    statements = converter.convert(0, LAST, target, "safe")
+    assert ddls(statements) == []
     execute(mariadb, "CREATE DATABASE d", "CREATE TABLE d.t (id INT(11) PRIMARY KEY, v VARCHAR(64))")
     with pytest.raises(Drift, match="column w is missing"):
-        finalize(target, found)
+        finalize(target, statements)
     assert rows(mariadb, "SELECT * FROM d.t ORDER BY id") == [(1, "a"), (2, "b")]
     execute(mariadb, "ALTER TABLE d.t ADD COLUMN w INT(11)")
-    assert finalize(target, found).ddls == 0
+    assert finalize(target, statements).ddls == 0
     assert rows(mariadb, "SELECT * FROM d.t ORDER BY id") == [(1, "a", None), (2, "b", None), (3, "c", 7)]
 
 
-def ddls(found: Statements) -> list[Any]:
-    return [batch for batch in found.written if batch.phase == Phase.DDL]
+def ddls(statements: Statements) -> list[Any]:
+    return [batch for batch in statements.written if batch.phase == Phase.DDL]
 
 
 def written(folder: Path, target: Target) -> str:
@@ -372,8 +374,8 @@ def binlake_ddl(*arguments: str) -> int:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
-    """What the command printed, behind what it logged."""
+    """The command's output after its log lines."""
     capsys.readouterr()
     assert binlake_ddl(*arguments, "--output", "json") == 0
-    found: dict[str, str] = json.loads("{" + capsys.readouterr().out.partition("{")[2])
-    return found
+    state: dict[str, str] = json.loads("{" + capsys.readouterr().out.partition("{")[2])
+    return state

@@ -1,4 +1,4 @@
-"""The models against a real MySQL, in its dialect: its collations are TiDB's by name, its DDL text another."""
+"""The models with a real MySQL, in its dialect: its collations have TiDB's names, but its DDL text differs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SEEDS, SOAKED, FIRST = 6, 200, 500
 def mysql_model(mysql_target: MySql) -> Iterator[DdlModel]:
     """Both models on the session's MySQL."""
     mysql_target.wipe()
-    found = DdlModel(mysql_target, "mysql")
-    yield found
-    found.close()
+    model = DdlModel(mysql_target, "mysql")
+    yield model
+    model.close()
 
 
-# Some conversions of stored values cannot be said in MySQL and are refused (docs/understand/target-mapping.md).
+# Some conversions of stored values cannot be expressed in MySQL and are refused (docs/understand/target-mapping.md).
 PLAIN = DdlShape(features=Features(conversions=False))
 
 
@@ -37,12 +37,12 @@ def brought_down(model: DdlModel, seeds: range) -> None:
             pytest.fail(f"seed {seed}: {error}")
 
 
-def test_a_mysql_target_is_the_source_at_every_checkpoint(mysql_model: DdlModel) -> None:
+def test_a_mysql_target_equals_the_source_at_every_checkpoint(mysql_model: DdlModel) -> None:
     # S4-39, S4-48, R-22
     brought_down(mysql_model, range(FIRST, FIRST + SEEDS))
 
 
-def test_whole_databases_on_mysql_are_the_sources_behind_any_ddl(mysql_model: DdlModel) -> None:
+def test_whole_databases_on_mysql_equal_the_source_after_any_ddl(mysql_model: DdlModel) -> None:
     # R-28, R-29
     ddl_brought_down(mysql_model, range(FIRST, FIRST + SEEDS), PLAIN)
 

@@ -1,4 +1,4 @@
-"""Drawn interleavings of DDL and rows of three shards; what the target has is compared with the real shards (R-15)."""
+"""Random interleavings of DDL and rows of three shards; the target is compared with the real shards (R-15)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SEEDS = int(os.environ.get("BINLAKE_SHARD_SEEDS", "5"))
 
 
 def draw(shards: MergedShards, ddl: Callable[[], None]) -> None:
-    """Rows, a `ddl`, or that a table goes or comes."""
+    """Draw rows, a `ddl`, or a table that is dropped or created."""
     kind = shards.random.choices(("rows", "ddl", "life"), (50, 40, 10))[0]
     {"rows": shards.write, "ddl": ddl, "life": lambda: draw_life(shards)}[kind]()
 
 
 def run_optimistic(server: MariaDb, seed: int) -> None:
-    """One history, window by window. Raises Wrong, or what stops a window."""
+    """One history, window by window. Raises Wrong, or the error that stops a window."""
     server.wipe()
     random = Random(f"optimistic {seed}")
     shards, target, lo = MergedShards(server, random), target_of(server), 0
@@ -40,8 +40,8 @@ def run_optimistic(server: MariaDb, seed: int) -> None:
             for _ in range(random.randint(1, 6)):
                 draw(shards, shards.draw_ddl)
             hi = shards.w.clock()
-            found = converter_of(shards, random, "optimistic").convert(lo, hi, target, "safe")
-            apply_window(target, found.manifest, found)
+            statements = converter_of(shards, random, "optimistic").convert(lo, hi, target, "safe")
+            apply_window(target, statements.manifest, statements)
             if differences := list(shards.differences()):
                 raise Wrong(f"at {hi}: {differences}")
             lo = hi
@@ -51,7 +51,7 @@ def run_optimistic(server: MariaDb, seed: int) -> None:
 
 
 def run_pessimistic(server: MariaDb, seed: int) -> int:
-    """As `run_optimistic`, where DDL wait; how many windows ended with rows that waited."""
+    """Like `run_optimistic`, but DDL wait; returns how many windows ended with waiting rows."""
     server.wipe()
     random = Random(f"pessimistic {seed}")
     shards, target, lo, waited = MergedShards(server, random), target_of(server), 0, 0
@@ -64,8 +64,8 @@ def run_pessimistic(server: MariaDb, seed: int) -> int:
             while differences:
                 hi, converter.source = shards.w.clock(), log_of(shards.w)
                 converter._states.clear()
-                found = converter.convert(lo, hi, target, "safe")
-                apply_window(target, found.manifest, found)
+                statements = converter.convert(lo, hi, target, "safe")
+                apply_window(target, statements.manifest, statements)
                 lo, differences = hi, list(shards.held_differences())
                 if differences and not shards.may_follow:
                     raise Wrong(f"at {hi}: {differences}")
@@ -78,29 +78,31 @@ def run_pessimistic(server: MariaDb, seed: int) -> int:
 
 
 def run_all(server: MariaDb) -> None:
-    """All seeds."""
+    """Run all seeds."""
     for seed in range(SEEDS):
         run_optimistic(server, seed)
 
 
 def for_all_pessimistic(server: MariaDb) -> int:
-    """All seeds; the windows that ended with rows that waited."""
+    """Run all seeds; return the number of windows that ended with waiting rows."""
     return sum(run_pessimistic(server, seed) for seed in range(SEEDS))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_target_is_all_shards_whatever_their_ddl(mariadb: MariaDb, seed: int) -> None:  # R-15 S4-03 S4-53
+def test_the_target_equals_all_shards_after_any_ddl(mariadb: MariaDb, seed: int) -> None:  # R-15 S4-03 S4-53
     run_optimistic(mariadb, seed)
 
 
-def test_the_model_finds_a_statement_that_adds_what_is_there(mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The source's own text where it adds a column that the target has from another shard.
+def test_the_model_finds_a_statement_that_adds_an_existing_column(
+    mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The source's own text adds a column that the target already has from another shard.
     monkeypatch.setattr(optimistic, "_layout_change", lambda *_: ())
     with pytest.raises((Wrong, BinlakeError), match=r"Duplicate column|definition"):
         run_all(mariadb)
 
 
-def test_rows_behind_a_ddl_wait_until_all_shards_have_it(mariadb: MariaDb) -> None:  # R-15 S4-53
+def test_rows_after_a_ddl_wait_until_all_shards_have_it(mariadb: MariaDb) -> None:  # R-15 S4-53
     assert for_all_pessimistic(mariadb) > SEEDS
 
 
@@ -111,7 +113,7 @@ def test_the_model_finds_rows_that_do_not_wait(mariadb: MariaDb, monkeypatch: py
 
 
 @pytest.mark.soak
-def test_many_interleavings(mariadb: MariaDb) -> None:  # R-15 S4-53
+def test_many_interleavings_match_the_shards(mariadb: MariaDb) -> None:  # R-15 S4-53
     for seed in range(SEEDS, 60 * SEEDS):
         run_optimistic(mariadb, seed)
         run_pessimistic(mariadb, seed)

@@ -1,8 +1,8 @@
-"""Two tables of the source in one of the target: no key is ever both tables' without an error (S4-03, R-15).
+"""Two tables of the source in one of the target: a key in both tables is always an error (S4-03, R-15).
 
-Histories of one number: rows come, change, move to other keys, go, and are taken over by the other table; in some of
-them a table writes a key that the other one has. The window of that commit must be refused, whichever window the older
-row came in. All others come down, and the target is both tables together.
+Histories by seed: rows are inserted, changed, moved to other keys, deleted, and taken over by the other table; in some
+histories a table writes a key that the other one has. The window of that commit must be refused, whichever window the
+older row came in. All other windows are applied, and the target equals both tables together.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RULES = Rules.of(Replication.model_validate({"name": NAME, "lake": {"path": "x"
 
 @dataclass
 class History:
-    """`states`: what both tables hold together after each commit; `clash`: the commit_ts of a key of both, 0 = none."""
+    """`states`: the rows of both tables after each commit; `clash`: the commit_ts of a key in both, 0 = none."""
 
     random: Random
     w: Workload = field(default_factory=Workload)
@@ -97,7 +97,7 @@ class History:
 
 
 class Shards:
-    """The windows of a history, each judged by the rule of shared keys and then applied. Raises Wrong."""
+    """The windows of a history, each checked by the rule of shared keys and then applied. Raises Wrong."""
 
     def __init__(self, server: MariaDb, root: Path, seed: int) -> None:
         self.server, self.target, self.random = server, target_of(server), Random(f"windows {seed}")
@@ -107,7 +107,7 @@ class Shards:
         self.paths = LakePaths(str(root / str(seed)))
 
     def run(self) -> bool:
-        """True when a key of both was refused."""
+        """Run all windows; True when a key in both tables was refused."""
         lo, ends = 0, [ts for ts, _ in self.history.states]
         while ends and lo < ends[-1]:
             later = [ts for ts in ends if ts > lo]
@@ -121,17 +121,17 @@ class Shards:
                 return True
             if is_clash:
                 raise Wrong(f"a key of both tables at {self.history.clash} passed in {lo}-{hi}")
-            found = self.converter.convert(lo, hi, self.target, "safe")
-            apply_window(self.target, found.manifest, found)
+            statements = self.converter.convert(lo, hi, self.target, "safe")
+            apply_window(self.target, statements.manifest, statements)
             wanted = next(held for ts, held in self.history.states if ts == hi)
-            there = {int(key): str(name) for key, name in rows(self.server, "SELECT id, name FROM xs.t")}
-            if there != wanted:
-                raise Wrong(f"at {hi}: {there}, not {wanted}")
+            present = {int(key): str(name) for key, name in rows(self.server, "SELECT id, name FROM xs.t")}
+            if present != wanted:
+                raise Wrong(f"at {hi}: {present}, not {wanted}")
             lo = hi
         return False
 
     def _judge(self, lo: int, hi: int) -> None:
-        """As compact does: in the window by the changes' order, across windows by target and lake."""
+        """As in compact: inside the window by the changes' order, across windows by target and lake."""
         own = [row for row in self.log.rows if lo < row[0] <= hi]
         jobs = [(ts, job) for ts, job in self.log.jobs if lo < ts <= hi]
         ddls = [ddl for ddl in self.log.ddls if lo < ddl.commit_ts <= hi]
@@ -171,7 +171,7 @@ def _arrivals(changes: list[dict[str, Any]]) -> Iterator[Arrival]:
 
 
 def brought_down(server: MariaDb, root: Path) -> int:
-    """How many of the histories were refused for a key of both. Raises Wrong, or what nothing explains."""
+    """How many histories were refused for a key in both tables. Raises Wrong, or an unexplained error."""
     refused = 0
     for seed in range(SEEDS):
         server.wipe()
@@ -183,16 +183,16 @@ def brought_down(server: MariaDb, root: Path) -> int:
     return refused
 
 
-def test_a_key_of_two_tables_is_refused_and_all_else_comes_down(mariadb: MariaDb, tmp_path: Path) -> None:
+def test_a_key_in_two_tables_is_refused_and_all_other_changes_are_applied(mariadb: MariaDb, tmp_path: Path) -> None:
     # S4-03, R-15
     refused = brought_down(mariadb, tmp_path)
     assert 3 < refused < SEEDS - 3
 
 
-def test_the_model_finds_that_nobody_asks_whose_a_key_was(
+def test_the_model_finds_an_unchecked_owner_of_a_key(
     mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # S4-03: without the rule across windows the later row wins without a word
+    # S4-03: without the rule across windows the later row wins silently
     monkeypatch.setattr(sharedkeys, "_require_owner", lambda *_: None)
     with pytest.raises(Wrong, match="a key of both tables"):
         brought_down(mariadb, tmp_path)

@@ -1,4 +1,4 @@
-"""The text page: names as given, numbers as Go writes them, cumulative buckets."""
+"""The text page: names unchanged, numbers as Go writes them, cumulative buckets."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_numbers_are_written_as_go_writes_them(value: float, text: str) -> None:
     assert lines(Reading("r", "text", lambda: value))[-1] == f"r {text}"
 
 
-def test_nothing_is_lost_between_threads() -> None:
+def test_counts_of_concurrent_threads_are_complete() -> None:
     counter, histogram = Counter("c", "text"), Histogram("h", "text", ("l",), [1.0])
 
     def work() -> None:
@@ -91,7 +91,7 @@ def test_the_score_falls_with_load_disk_and_stored_data() -> None:
     assert compute_score(Usage(0.0, 0.0, 0.0), Weights()) == 100
 
 
-def test_weights_decide_what_counts() -> None:
+def test_weights_determine_the_influence_of_each_input() -> None:
     assert compute_score(Usage(1.0, 0.0, 0.0), Weights(load=0)) == 100
     assert compute_score(Usage(0.0, 0.5, 0.0), Weights(load=0, stored=0)) == 50
     assert compute_score(Usage(0.0, 0.5, 0.0), Weights(0, 0, 0)) == 100

@@ -1,4 +1,4 @@
-"""A main thread that waits hears a signal that did not wake it."""
+"""A waiting main thread handles a signal that did not wake it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pump_service.waits import SLICE_S, wait_for_event, wait_for_item
 
 @pytest.fixture
 def taken_elsewhere() -> Iterator[None]:
-    """SIGUSR1 is delivered to another thread, so that it interrupts no wait of this one: the race, made certain."""
+    """SIGUSR1 is delivered to another thread, so that it never interrupts a wait of this one: this forces the race."""
     ended = threading.Event()
     other = threading.Thread(target=ended.wait)
     other.start()
@@ -33,7 +33,7 @@ def tell_soon() -> None:
 
 
 @pytest.mark.usefixtures("taken_elsewhere")
-def test_what_a_signal_puts_is_taken_and_what_it_sets_is_seen() -> None:
+def test_waits_return_what_a_signal_handler_puts_or_sets() -> None:
     items: queue.SimpleQueue[str] = queue.SimpleQueue()
     signal.signal(signal.SIGUSR1, lambda *_: items.put("stop"))
     tell_soon()

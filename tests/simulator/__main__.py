@@ -1,4 +1,4 @@
-"""`make simulate SEED=N`: one run again, with all that happened in it; `SEEDS=` and `SCENARIO=` for more of them."""
+"""`make simulate SEED=N`: repeat one run and show all its events; `SEEDS=` and `SCENARIO=` run more of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulator.world import run
 
 
 def main() -> int:
-    """1 when an invariant did not hold."""
+    """Run; return 1 when an invariant did not hold."""
     parser = argparse.ArgumentParser(prog="simulator", description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("--seeds", type=int, default=1, help="how many, from the seed on")

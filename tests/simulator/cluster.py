@@ -1,4 +1,4 @@
-"""Machines, the placement driver and pumps that run on them, and who starts them again."""
+"""Machines, the placement driver and the pumps that run on them, and the supervisors that restart them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RESTART_S = 1.0
 
 
 class Home:
-    """A machine with one service that a supervisor keeps running. `wanted`: it is to run."""
+    """A machine with one service that a supervisor keeps running. `wanted`: the service must run."""
 
     def __init__(self, name: str, disk: Disk, scheduler: Scheduler, say: Callable[[str], None]) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Home:
 
     @property
     def runs(self) -> bool:
-        """Whether a process is there."""
+        """Whether a process of the service runs."""
         return not self.process.dead
 
     def kill(self) -> None:
@@ -52,7 +52,7 @@ class Home:
         self.disk.lose_power(self._scheduler.random)
 
     def crashed(self, error: BaseException) -> None:
-        """A thread of it died, and with it the process, as the product has it."""
+        """A thread of the process died, and the process ends with it, as in the product."""
         self._say(f"{self.name} crashes: {error}")
         self.crashes.append(str(error))
         self.process.kill("crash")
@@ -62,22 +62,22 @@ class Home:
             if self.wanted:
                 self.process = Process(self.name, self.name)
                 self.lives += 1
-                done = self._scheduler.spawn(self._live, f"{self.name}-main", self.process)
+                done = self._scheduler.spawn(self._run_process, f"{self.name}-main", self.process)
                 while not done.done and not self.process.dead:
                     self._scheduler.sleep(0.1)
                 self.process.kill("exit")
-                self._ended()
+                self._on_end()
             self._scheduler.sleep(_RESTART_S * (0.2 + self._scheduler.random.random()))
 
-    def _live(self) -> None:
-        """One life. Overridden."""
+    def _run_process(self) -> None:
+        """Run one process from start to end. Overridden."""
 
-    def _ended(self) -> None:
-        """Its life is over."""
+    def _on_end(self) -> None:
+        """The process has ended."""
 
 
 class PdHome(Home):
-    """The placement driver. `refuses`: why it does not start. `more`: what it serves of TiKV, by path."""
+    """The placement driver. `refuses`: why it does not start. `more`: what it also serves for TiKV, by path."""
 
     def __init__(self, disk: Disk, scheduler: Scheduler, truth: Truth, clock: WallClock,
                  say: Callable[[str], None], more: Mapping[str, Callable[[bytes], bytes]]) -> None:  # fmt: skip
@@ -90,7 +90,7 @@ class PdHome(Home):
         self.acked_revision = 0
         super().__init__("pd", disk, scheduler, say)
 
-    def _live(self) -> None:
+    def _run_process(self) -> None:
         folder = self.disk.root / "data"
         folder.mkdir(exist_ok=True)
         try:
@@ -121,31 +121,31 @@ class PdHome(Home):
 
 
 class PumpHome(Home):
-    """A pump. `store`: the name of its data directory in the ledger; `refusals`: why lives ended before they began."""
+    """A pump. `store`: the name of its data directory in the ledger; `refusals`: why starts failed."""
 
     def __init__(self, name: str, config: PumpConfig, disk: Disk, scheduler: Scheduler, truth: Truth,
                  say: Callable[[str], None]) -> None:  # fmt: skip
         self.config = replace(config, data_dir=disk.root / "data")
         self.server: PumpServer | None = None
-        self.asked_after_s: float | None = None  # its next start is asked to end so long after it began
+        self.asked_after_s: float | None = None  # seconds after which its next start is asked to stop
         self.refusals: list[BinlakeError] = []
         self.left = ""
         self.fenced = False
-        self.superfluous = False  # it is there to be refused
+        self.superfluous = False  # this pump exists to be refused
         self.seen = 0
         self._truth = truth
         super().__init__(name, disk, scheduler, say)
 
     @property
     def online(self) -> bool:
-        """Whether it takes P."""
+        """Whether it accepts P."""
         return self.runs and self.server is not None and self.server.service.state is State.ONLINE
 
     def storage(self) -> Any:
-        """The storage of its present life; None when it has none."""
+        """The storage of its present process; None when it does not run."""
         return getattr(self.server, "_storage", None) if self.runs else None
 
-    def _live(self) -> None:
+    def _run_process(self) -> None:
         server = PumpServer(self.config, source=None if self.config.ask_tikv else self._truth)
         try:
             if self.asked_after_s is not None:
@@ -158,7 +158,7 @@ class PumpHome(Home):
             self.refusals.append(error)
             self._say(f"{self.name} does not start: {error}")
             return
-        self.refusals.clear()  # what kept an earlier life from beginning is over
+        self.refusals.clear()  # the reason of earlier failed starts no longer applies
         self.server = server
         self._truth.check_acked(self.name, server._storage)
         self._say(f"{self.name} serves, watermark {server._storage.watermark}")
@@ -173,22 +173,22 @@ class PumpHome(Home):
         self._scheduler.sleep(after_s)
         server.request_leave("pause")
 
-    def _ended(self) -> None:
+    def _on_end(self) -> None:
         self.server = None
 
     def hopeless(self) -> BinlakeError | None:
-        """The last refusal, when waiting does not help."""
+        """The last refusal, if waiting does not help."""
         last = self.refusals[-1] if self.refusals and not self.online else None
         return None if last is None or isinstance(last, SourceUnavailable) else last
 
 
 def new_disk(root: Path, machine: str) -> Disk:
-    """The disk of a machine."""
+    """The disk of the pump's machine."""
     return Disk(root / machine)
 
 
 def two_of_one(homes: list[PumpHome]) -> str:
-    """The identity that two pumps serve under at this moment; empty = none."""
+    """The identity under which two pumps serve at the same time; empty = none."""
     serving: dict[str, str] = {}
     for home in homes:
         if home.online and home.server is not None:
@@ -199,5 +199,5 @@ def two_of_one(homes: list[PumpHome]) -> str:
 
 
 def link(network: Network, here: str, there: str) -> None:
-    """Cut the way from one machine to another."""
+    """Cut the link from one machine to another."""
     network.cut.add((here, there))

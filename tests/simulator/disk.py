@@ -1,8 +1,8 @@
-"""Disks: what processes see, what is on the platter, and what a power failure leaves of the two.
+"""Disks: what processes see, what is on the platter, and what a power failure leaves of both.
 
-`DiskOs` stands for the module `os` in the product's modules that write files. Files are real ones on a memory file
-system; beside each stands what was synced. The model is harsh: of what was not synced any part may survive, sector by
-sector and name by name; after a failed sync the cache passes for clean, and a later sync does not write it.
+`DiskOs` replaces the module `os` in the product's modules that write files. Files are real files on a memory file
+system, each with a record of what was synced. The model is harsh: any part of the unsynced data may survive, sector by
+sector and name by name; after a failed sync the cache counts as clean, and a later sync does not write it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any
 from simulator.scheduler import Scheduler
 
 SECTOR = 512
-SMALL_SECTOR = 64  # smaller than any disk's, so that small records are torn too
+SMALL_SECTOR = 64  # smaller than any disk's sector, so that small records are torn too
 
 
 @dataclass
 class File:
-    """What is on the platter of one file; `lost`: stretches that a failed sync left in the cache alone."""
+    """What is on the platter of one file; `lost`: stretches that a failed sync left only in the cache."""
 
     synced: bytearray = field(default_factory=bytearray)
     lost: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Disk:
-    """The disk of one machine, below `root`. Faults set its fields."""
+    """The disk of one machine, under `root`. Faults set its fields."""
 
     def __init__(self, root: Path, sector: int = SMALL_SECTOR) -> None:
         self.root = root
@@ -47,55 +47,55 @@ class Disk:
         root.mkdir(parents=True)
 
     def file(self, inode: int) -> File:
-        """The platter's side of a file."""
+        """The record of what is on the platter for a file."""
         return self._files.setdefault(inode, File())
 
     def wrote(self, inode: int, begin: int, end: int) -> None:
-        """Bytes in the cache are new: the next sync writes them."""
-        kept = self.file(inode)
-        kept.lost = [piece for a, b in kept.lost for piece in ((a, min(b, begin)), (max(a, end), b)) if a < b]
-        kept.lost = [(a, b) for a, b in kept.lost if a < b]
+        """Bytes in the cache are new; the next sync writes them."""
+        platter = self.file(inode)
+        platter.lost = [piece for a, b in platter.lost for piece in ((a, min(b, begin)), (max(a, end), b)) if a < b]
+        platter.lost = [(a, b) for a, b in platter.lost if a < b]
 
     def cut(self, inode: int, size: int) -> None:
         """The file was truncated."""
-        kept = self.file(inode)
-        kept.lost = [(a, min(b, size)) for a, b in kept.lost if a < size]
+        platter = self.file(inode)
+        platter.lost = [(a, min(b, size)) for a, b in platter.lost if a < size]
 
     def sync(self, inode: int, content: bytes, *, fails: bool) -> None:
-        """What is dirty of `content` reaches the platter; or does not, and passes for clean."""
-        kept = self.file(inode)
+        """The dirty parts of `content` reach the platter, or, if the sync fails, do not but count as clean."""
+        platter = self.file(inode)
         if fails:
-            kept.lost = [*kept.lost, *_differences(kept.synced, content)]
+            platter.lost = [*platter.lost, *_differences(platter.synced, content)]
             return
         fresh = bytearray(content)
-        for a, b in kept.lost:
-            old = bytes(kept.synced[a:b])
+        for a, b in platter.lost:
+            old = bytes(platter.synced[a:b])
             fresh[a:b] = old + bytes(max(0, min(b, len(fresh)) - a - len(old)))
-        kept.synced = fresh
+        platter.synced = fresh
 
     def is_synced(self, path: Path) -> bool:
         """Whether the platter has all of a file."""
-        kept = self.file(path.stat().st_ino)
-        return not kept.lost and bytes(kept.synced) == path.read_bytes()
+        platter = self.file(path.stat().st_ino)
+        return not platter.lost and bytes(platter.synced) == path.read_bytes()
 
     def sync_names(self, folder: Path) -> None:
-        """The names in `folder` reach the platter."""
+        """Make the names in `folder` durable."""
         self._names[folder] = _names(folder)
 
     def flip(self, path: Path, random: Random) -> int:
-        """One bit of a file is another one, on the platter and in the cache; where."""
+        """Flip one bit of a file, on the platter and in the cache; return where."""
         data = bytearray(path.read_bytes())
         at = random.randrange(len(data))
         data[at] ^= 1 << random.randrange(8)
         with path.open("r+b") as file:
             file.write(data)
-        kept = self.file(path.stat().st_ino)
-        if at < len(kept.synced):
-            kept.synced[at] = data[at]
+        platter = self.file(path.stat().st_ino)
+        if at < len(platter.synced):
+            platter.synced[at] = data[at]
         return at
 
     def clear(self) -> None:
-        """An empty disk in the place of this one."""
+        """Replace this disk by an empty one."""
         shutil.rmtree(self.root)
         self.root.mkdir()
         self.level.clear()
@@ -103,7 +103,7 @@ class Disk:
         self._names.clear()
 
     def lose_power(self, random: Random) -> None:
-        """Put in place what is left."""
+        """Replace the files by what the power failure leaves."""
         for folder in [Path(folder) for folder, _, _ in os.walk(self.root)]:
             self._lose(folder, random)
         for level in self.level.values():
@@ -118,7 +118,7 @@ class Disk:
             if now.get(name) != before.get(name) and random.random() < 0.5:
                 inode = before.get(name)
             if inode is not None:
-                left[name] = self._survivor(inode, self._cached(folder, name, inode), random)
+                left[name] = self._survivor(inode, self._read_cached(folder, name, inode), random)
         for name in now:
             (folder / name).unlink()
         self._names[folder] = {}
@@ -128,7 +128,7 @@ class Disk:
             self._files[path.stat().st_ino] = File(bytearray(data))
         self.sync_names(folder)
 
-    def _cached(self, folder: Path, name: str, inode: int) -> bytes:
+    def _read_cached(self, folder: Path, name: str, inode: int) -> bytes:
         path = folder / name
         if path.exists() and path.stat().st_ino == inode:
             return path.read_bytes()
@@ -138,8 +138,8 @@ class Disk:
         return bytes(self.file(inode).synced)
 
     def _survivor(self, inode: int, cached: bytes, random: Random) -> bytes:
-        kept = self.file(inode)
-        synced = bytes(kept.synced)
+        platter = self.file(inode)
+        synced = bytes(platter.synced)
         if cached == synced:
             return synced
         size = random.randint(min(len(synced), len(cached)), max(len(synced), len(cached)))
@@ -147,13 +147,13 @@ class Disk:
         for a, b in _differences(synced, cached):
             for sector in range(a // self._sector, -(-min(b, size) // self._sector)):
                 at, end = max(a, sector * self._sector), min((sector + 1) * self._sector, b, size)
-                if random.random() < 0.7 and not any(x < end and at < y for x, y in kept.lost):
+                if random.random() < 0.7 and not any(x < end and at < y for x, y in platter.lost):
                     data[at:end] = cached[at:end].ljust(end - at, b"\0")
         return bytes(data)
 
 
 def _differences(old: bytes | bytearray, new: bytes | bytearray) -> list[tuple[int, int]]:
-    """Stretches, by sectors, in which `new` is not `old`."""
+    """The stretches, in whole sectors, in which `new` differs from `old`."""
     shared = min(len(old), len(new))
     found = [
         (at, min(at + SMALL_SECTOR, shared))
@@ -168,7 +168,7 @@ def _names(folder: Path) -> dict[str, int]:
 
 
 class DiskOs:
-    """The module `os` as the product's file modules see it; what is not here is the real one's."""
+    """The module `os` as the product's file modules see it; everything not defined here comes from the real one."""
 
     def __init__(self, scheduler: Scheduler, disk_of: Callable[[Path], Disk | None]) -> None:
         self._scheduler = scheduler
@@ -180,7 +180,7 @@ class DiskOs:
 
     def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
         """open(2); no new file on a full disk."""
-        self._alive()
+        self._require_alive()
         disk = self._disk_of(Path(path))
         if disk is not None and disk.full and flags & os.O_CREAT and not os.path.exists(path):
             raise OSError(errno.ENOSPC, "No space left on device (simulated)", str(path))
@@ -188,7 +188,7 @@ class DiskOs:
 
     def write(self, fd: int, data: Any) -> int:
         """write(2): short or not at all on a full disk."""
-        self._alive()
+        self._require_alive()
         self._scheduler.maybe_pause()
         disk, _ = self._place(fd)
         size = len(data)
@@ -209,7 +209,7 @@ class DiskOs:
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
         """pwrite(2)."""
-        self._alive()
+        self._require_alive()
         disk, _ = self._place(fd)
         if disk is not None:
             if disk.full and offset + len(data) > os.fstat(fd).st_size:
@@ -219,7 +219,7 @@ class DiskOs:
 
     def ftruncate(self, fd: int, size: int) -> None:
         """ftruncate(2)."""
-        self._alive()
+        self._require_alive()
         disk, _ = self._place(fd)
         os.ftruncate(fd, size)
         if disk is not None:
@@ -230,11 +230,11 @@ class DiskOs:
         disk, path = self._place(fd)
         if disk is None:
             return
-        self._alive()
+        self._require_alive()
         folder = os.path.isdir(path)
         content = b"" if folder else _content(fd)
         self._scheduler.sleep(disk.slow_s or self._scheduler.random.random() * 0.002)
-        self._alive()
+        self._require_alive()
         if path.suffix == ".tmp":  # written as a whole, and not by os.write
             disk.file(os.fstat(fd).st_ino).lost = []
             if disk.full:
@@ -252,16 +252,16 @@ class DiskOs:
 
     def replace(self, source: Any, target: Any) -> None:
         """rename(2)."""
-        self._alive()
+        self._require_alive()
         os.replace(source, target)
 
     def unlink(self, path: Any) -> None:
         """unlink(2)."""
-        self._alive()
+        self._require_alive()
         os.unlink(path)
 
     def listdir(self, path: Any) -> list[str]:
-        """Names; those of an index's log files are told by its model."""
+        """The names in a folder; those of an index's log files come from its model."""
         disk = self._disk_of(Path(path))
         level = disk.level.get(str(path)) if disk is not None else None
         return os.listdir(path) if level is None else level.names()
@@ -273,19 +273,19 @@ class DiskOs:
         return _Space(f_blocks=1 << 31, f_bavail=free, f_frsize=1)
 
     def getloadavg(self) -> tuple[float, float, float]:
-        """A machine that does nothing."""
+        """An idle machine."""
         return 0.0, 0.0, 0.0
 
     def cpu_count(self) -> int:
-        """One."""
+        """One CPU."""
         return 1
 
     def _place(self, fd: int) -> tuple[Disk | None, Path]:
         path = Path(os.readlink(f"/proc/self/fd/{fd}"))
         return self._disk_of(path), path
 
-    def _alive(self) -> None:
-        """A thread of a process that was killed stops here for ever."""
+    def _require_alive(self) -> None:
+        """A thread of a killed process stops here forever."""
         task = self._scheduler.current
         if task is not None and task.dead:
             self._scheduler.wait()
@@ -299,7 +299,7 @@ class _Space:
 
 
 def _content(fd: int) -> bytes:
-    return Path(f"/proc/self/fd/{fd}").read_bytes()  # it may be open for writing only
+    return Path(f"/proc/self/fd/{fd}").read_bytes()  # the file may be open for writing only
 
 
 def _is_append(fd: int) -> bool:
@@ -307,7 +307,7 @@ def _is_append(fd: int) -> bool:
 
 
 class FileLocks:
-    """`fcntl` of the data directories: a lock ends with its process."""
+    """`fcntl` for the data directories: a lock is released when its process ends."""
 
     LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN = 2, 4, 1, 8
 

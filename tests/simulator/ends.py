@@ -1,4 +1,4 @@
-"""The two ends of binlake.rpc on the simulated network: `Channel` and `RpcServer`, as the product uses them."""
+"""Client and server of binlake.rpc on the simulated network: `Channel` and `RpcServer`, as the product uses them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.scheduler import Process
 
 
 class Channel:
-    """binlake.rpc.Channel. Belongs to the machine of the thread that first calls."""
+    """binlake.rpc.Channel. Belongs to the machine of the thread that makes the first call."""
 
     network: Network
 
@@ -29,7 +29,7 @@ class Channel:
         return self.start(method, message, timeout_s).result()
 
     def start(self, method: str, message: bytes, timeout_s: float | None = None) -> Pending:
-        """A unary call that is waited for later."""
+        """Start a unary call; its result is awaited later."""
         return Pending(self._begin(method, message, stream=False), timeout_s)
 
     def stream(self, method: str, message: bytes, *, timeout_s: float | None = None,
@@ -40,7 +40,7 @@ class Channel:
         return Stream(self._begin(method, message, stream=True, headers=dict(metadata)), idle_timeout_s)
 
     def close(self) -> None:
-        """End it."""
+        """Close it."""
         self._closed = True
         for call in list(self._connection.calls) if self._connection else []:
             call.cancel()
@@ -79,7 +79,7 @@ class Channel:
 
 
 class Pending:
-    """A unary call on its way."""
+    """A unary call in flight."""
 
     def __init__(self, call: Call, timeout_s: float | None) -> None:
         self._call = call
@@ -108,7 +108,7 @@ class Stream:
         self._splitter = Splitter(1 << 31)
 
     def batches(self) -> Iterator[list[bytes]]:
-        """Messages as they come."""
+        """Batches of messages as they arrive."""
         call = self._call
         while True:
             with call.changed:
@@ -128,7 +128,7 @@ class Stream:
             yield from batch
 
     def cancel(self) -> None:
-        """Give it up."""
+        """Cancel the call."""
         self._call.cancel()
 
     def __enter__(self) -> Stream:
@@ -159,11 +159,11 @@ class Server:
         self.process.on_death.append(self._died)
 
     def add(self, path: str, handler: Callable[[Call, bytes], None]) -> None:
-        """Serve on the loop."""
+        """Serve by a handler on the loop."""
         self.methods[path] = handler
 
     def add_blocking(self, path: str, work: Callable[[bytes], bytes]) -> None:
-        """Serve on a thread."""
+        """Serve by a handler on a thread."""
 
         def run(call: Call, message: bytes) -> None:
             try:
@@ -182,7 +182,7 @@ class Server:
         self.methods[path] = lambda call, message: self._thread(lambda: run(call, message))
 
     def add_streaming(self, path: str, work: Callable[[bytes, Any], None]) -> None:
-        """Serve a stream on a thread."""
+        """Serve a stream by a handler on a thread."""
 
         def run(call: Call, message: bytes) -> None:
             try:
@@ -196,10 +196,10 @@ class Server:
         self.methods[path] = lambda call, message: self._thread(lambda: run(call, message))
 
     def set_serving(self, serving: bool, service: str = "") -> None:
-        """Nobody asks."""
+        """Not used here."""
 
     def listen(self, address: str, tls: Any = None) -> str:
-        """Take an address."""
+        """Listen at an address."""
         del tls
         self.network.listen(address, self)
         return address
@@ -214,7 +214,7 @@ class Server:
         self.started = False
         self.network.leave(self)
         until = self.network.scheduler.now + grace_s
-        # Behind the end of a run no time passes any more.
+        # After the end of a run, time no longer passes.
         while self.active and self.network.scheduler.now < until and not self.network.scheduler.over:
             self.network.scheduler.sleep(0.02)
         for call in list(self.active):
@@ -231,7 +231,7 @@ class Server:
         self.network.scheduler.after(delay_s, lambda: self.later(action))
 
     def receive(self, method: str, message: bytes, call: Call) -> None:
-        """A request came."""
+        """Handle a request."""
         if self.process.dead or not self.started:
             call.lost()
             return
@@ -255,13 +255,13 @@ class Server:
         if self.process.why != "power":
             for connection in self.connections:
                 connection.reset()
-        else:  # nobody says so: who waits learns it by silence
+        else:  # no error is sent: a waiting client notices only that no answer comes
             for connection in self.connections:
                 self.network.scheduler.after(SILENCE_S, connection.reset)
 
 
 class Sink:
-    """Where a streaming handler sends."""
+    """Accepts what a streaming handler sends."""
 
     def __init__(self, server: Server, call: Call) -> None:
         self.call = call
@@ -271,7 +271,7 @@ class Sink:
         call.on_end = self._ended
 
     def send_framed(self, data: bytes) -> bool:
-        """Send messages; False when nobody listens."""
+        """Send messages; False when the client no longer listens."""
         self._server.network.scheduler.maybe_pause()
         if self.alive:
             self._server.later(lambda: self.call.send(data))

@@ -1,7 +1,7 @@
-"""LevelDB as far as the index needs it: batches in log files, tables behind them, and what a crash leaves.
+"""LevelDB as far as the index needs it: batches in log files, tables written later, and what a crash leaves.
 
-A log file is followed by the next one without being synced; its batches are safe once its table is written, later. What
-follows a torn write in a log file may be unreadable at the next start.
+LevelDB switches from a log file to the next one without syncing it; its batches are safe only later, once its table is
+written. Batches that follow a torn write in a log file may be unreadable at the next start.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class LogFile:
     hole: int | None = None
 
     def readable(self, random: Random) -> list[Operations]:
-        """What a start finds in it."""
+        """The batches that a start can read from it."""
         if self.hole is None or random.random() < 0.3:
             return self.batches
         return self.batches[: self.hole]
 
 
 class Level:
-    """The files of one database, which outlive processes."""
+    """The files of one database, which survive processes."""
 
     def __init__(self, disk: Disk, random: Random) -> None:
         self.disk = disk
@@ -50,7 +50,7 @@ class Level:
         self.process: Process | None = None
 
     def names(self) -> list[str]:
-        """Its files, as a listing shows them."""
+        """The names of its files, as in a directory listing."""
         return ["CURRENT", "LOCK", *(f"{one.number:06d}.log" for one in self.logs)]
 
     def open(self, process: Process | None) -> dict[bytes, bytes]:
@@ -79,10 +79,14 @@ class Level:
             current.synced = len(current.batches)
 
     def lose_power(self, random: Random) -> None:
-        """Of what was not synced any batch may be gone."""
+        """Lose any subset of the unsynced batches."""
         for one in self.logs:
-            kept = [batch for n, batch in enumerate(one.batches) if n < one.synced or random.random() < 0.6]
-            one.batches, one.synced, one.hole = kept, len(kept), None if one.hole is None else min(one.hole, len(kept))
+            surviving = [batch for n, batch in enumerate(one.batches) if n < one.synced or random.random() < 0.6]
+            one.batches, one.synced, one.hole = (
+                surviving,
+                len(surviving),
+                None if one.hole is None else min(one.hole, len(surviving)),
+            )
 
 
 def _apply(content: dict[bytes, bytes], batch: Operations) -> None:
@@ -181,13 +185,13 @@ class Database:
         """Nothing to compact."""
 
     def close(self) -> None:
-        """Free it for another process."""
+        """Unlock it for another process."""
         self.closed = True
         self._level.process = None
 
 
 class Batch:
-    """What is written together."""
+    """Puts and deletes that are written together."""
 
     def __init__(self) -> None:
         self.operations: Operations = []

@@ -1,7 +1,7 @@
-"""The network: messages that take time, are cut off, or come late; connections and the calls on them.
+"""The network: messages that take time, are lost, or come late; connections and the calls on them.
 
-A connection keeps its order, as TCP does; a message on its way when a link is cut may come when it is healed. A process
-that dies resets its connections; a machine that loses its power is silent.
+A connection keeps its order, like TCP; a message in flight when a link is cut may arrive when the link is healed. A
+process that dies resets its connections; a machine that loses power is silent.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from simulator.scheduler import Scheduler
 from simulator.vthreads import Threading
 
 _FAST_S, _SLOW_S, _SLOW_SHARE = 0.002, 0.3, 0.01
-_HELD_SHARE = 0.5  # of what was on its way into a cut link comes when it is healed
-SILENCE_S = 20.0  # then a connection into nothing is given up
+_HELD_SHARE = 0.5  # share of the messages in flight on a cut link that arrive when it is healed
+SILENCE_S = 20.0  # seconds until an unanswered connection attempt fails
 
 
 class Network:
-    """Who listens where, and which links are cut: (from, to) by machine name."""
+    """Which server listens where, and which links are cut: (from, to) by machine name."""
 
     def __init__(self, scheduler: Scheduler, threading: Threading) -> None:
         self.scheduler = scheduler
@@ -35,17 +35,17 @@ class Network:
         self._held: list[Callable[[], None]] = []
 
     def listen(self, address: str, server: Server) -> None:
-        """Serve an address: of two servers each caller knows one."""
+        """Serve an address; of two servers at one address, each caller reaches one."""
         self._servers.setdefault(address, []).append(server)
 
     def leave(self, server: Server) -> None:
-        """Serve no more."""
+        """Stop serving."""
         for servers in self._servers.values():
             if server in servers:
                 servers.remove(server)
 
     def server_at(self, address: str, machine: str) -> Server | None:
-        """Who answers a caller on `machine`: one on the same machine before another."""
+        """The server that answers a caller on `machine`: one on the same machine is preferred."""
         alive = [one for one in self._servers.get(address, []) if not one.process.dead and one.started]
         here = [one for one in alive if one.machine == machine]
         return (here or alive or [None])[hash_of(machine) % len(here or alive or [None])]
@@ -53,7 +53,7 @@ class Network:
     def carry(
         self, source: str, target: str, delay_s: float, deliver: Callable[[], None], lose: Callable[[], None]
     ) -> None:
-        """Bring something to another machine, keep it until the link is healed, or lose it."""
+        """Deliver something to another machine, hold it until the link is healed, or lose it."""
 
         def arrive() -> None:
             if (source, target) not in self.cut:
@@ -66,13 +66,13 @@ class Network:
         self.scheduler.after(delay_s, arrive)
 
     def delay(self) -> float:
-        """Seconds of one way."""
+        """Seconds for one direction."""
         random = self.scheduler.random
         slow = random.random() < self.slow_share
         return random.random() * (_SLOW_S if slow else _FAST_S)
 
     def heal(self) -> None:
-        """All links are whole, and what was held comes."""
+        """Heal all links and deliver the held messages."""
         self.cut.clear()
         held, self._held = self._held, []
         for deliver in held:
@@ -80,12 +80,12 @@ class Network:
 
 
 def hash_of(text: str) -> int:
-    """The same in every run."""
+    """A hash that is the same in every run."""
     return sum((n + 1) * ord(char) for n, char in enumerate(text))
 
 
 class Way:
-    """One direction of a connection: in order, and from the first loss on silent."""
+    """One direction of a connection: it keeps the order, and after the first loss it is silent."""
 
     def __init__(self, network: Network, source: str, target: str, broke: Callable[[], None]) -> None:
         self._network = network
@@ -108,7 +108,7 @@ class Way:
 
 
 class Connection:
-    """One way there and one back."""
+    """A connection: one `Way` in each direction."""
 
     def __init__(self, network: Network, here: str, server: Server) -> None:
         self.network = network
@@ -123,15 +123,15 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """Whether a new call may go over it, as far as the caller knows."""
+        """Whether a new call may use it, as far as the caller knows."""
         return not self._ended and self.server.started and not self.server.process.dead
 
     def reset(self) -> None:
-        """The other side is gone and says so."""
+        """The other side has ended and reports it."""
         self.answer(self.end)
 
     def end(self) -> None:
-        """Both sides know that it is over."""
+        """Both sides know that the connection has ended."""
         self._ended = True
         for call in list(self.calls):
             call.lost()
@@ -148,7 +148,7 @@ class _Request:
 
 
 class Call:
-    """One call, as the server's handlers know it, and what the caller has of it."""
+    """One call, for the server's handlers and for the caller."""
 
     def __init__(self, connection: Connection, stream: bool, headers: Mapping[str, str]) -> None:
         self.connection = connection
@@ -168,7 +168,7 @@ class Call:
     # the server's side
 
     def reply(self, message: bytes) -> None:
-        """Answer."""
+        """Send the answer."""
         if self.on_reply is not None and not self.ended:
             self.on_reply()
         self._end(lambda: self._take([message], None))
@@ -182,13 +182,13 @@ class Call:
         self._end(lambda: self._take([], None))
 
     def send(self, data: bytes) -> None:
-        """Messages of a stream."""
+        """Send messages of a stream."""
         if not self.ended:
             self.connection.answer(lambda: self._arrived(data))
 
     @staticmethod
     def frame(message: bytes) -> bytes:
-        """A message of a stream as it is sent."""
+        """A message of a stream in the form in which it is sent."""
         return b"\0" + len(message).to_bytes(4, "big") + message
 
     def _end(self, deliver: Callable[[], None]) -> None:
@@ -218,13 +218,13 @@ class Call:
         self._take([], RpcError(Status.UNAVAILABLE, "connection reset"))
 
     def cancel(self) -> None:
-        """The caller gives up; the server is told."""
-        # A thread that waits for the answer while another closes the channel must learn it.
+        """The caller gives up; the server is notified."""
+        # If another thread closes the channel, a thread that waits for the answer must be woken.
         self._take([], RpcError(Status.CANCELLED, "the channel was closed"))
         self.connection.send(self.left)
 
     def left(self) -> None:
-        """The server learns that nobody listens."""
+        """The server learns that the caller no longer listens."""
         self.gone = True
         if not self.ended and self.on_end is not None:
             tell, self.on_end = self.on_end, None

@@ -1,4 +1,4 @@
-"""The placement driver of the simulated cluster: the product's clock and store behind calls, and their clients."""
+"""The placement driver of the simulated cluster: the product's clock and store behind simulated calls, and clients."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class WallClock:
 
 
 class PlacementNode:
-    """One life of PD on the files of `folder`. `given`: told each timestamp before it is answered. `more`: what it
-    serves besides, by path."""
+    """One process of PD on the files in `folder`. `given`: called with each timestamp before it is answered. `more`:
+    what it also serves, by path."""
 
     def __init__(
         self, folder: Path, clock: WallClock, given: Any, more: Mapping[str, Callable[[bytes], bytes]]
@@ -66,7 +66,7 @@ class PlacementNode:
 
     @property
     def broken(self) -> bool:
-        """Whether it takes no more changes of the registry until it is started again."""
+        """Whether it accepts no more changes of the registry until it is restarted."""
         return self.store._journal._broken
 
     def _tso(self, message: bytes) -> bytes:
@@ -116,7 +116,7 @@ class SimulatedPd:
         self._channel = channel_to_pd()
 
     def cluster_id(self) -> int:
-        """Known from the configuration."""
+        """The cluster id from the configuration."""
         return CLUSTER
 
     def tso(self, count: int = 1) -> int:
@@ -148,12 +148,12 @@ class SimulatedEtcd(EtcdClient):
         return method.response.FromString(answer)
 
     def lease_keep_alive(self, lease_id: int) -> int:
-        """One round."""
+        """Renew once."""
         ttl: int = self._call(etcd_rpc.LEASE_KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=lease_id)).TTL
         return ttl
 
     def watch(self, prefix: bytes, start_revision: int = 0) -> Any:
-        """Changes below `prefix`."""
+        """Changes under `prefix`."""
         return SimulatedWatch(prefix, start_revision)
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class SimulatedEtcd(EtcdClient):
 
 
 class SimulatedWatch:
-    """Watch, by long calls."""
+    """Watch, implemented by long calls."""
 
     def __init__(self, prefix: bytes, since: int) -> None:
         self._request = pb.WatchCreateRequest(key=prefix, range_end=prefix_end(prefix), start_revision=since)
@@ -180,13 +180,13 @@ class SimulatedWatch:
             except RpcError as error:
                 kind = LostRange if error.status is Status.OUT_OF_RANGE else SourceUnavailable
                 raise kind(f"the watch ended: {error.message}") from None
-            found = pb.WatchResponse.FromString(answer)
-            self._request.start_revision = max(self._request.start_revision, found.header.revision + 1)
-            for event in found.events:
+            response = pb.WatchResponse.FromString(answer)
+            self._request.start_revision = max(self._request.start_revision, response.header.revision + 1)
+            for event in response.events:
                 yield event.kv.mod_revision, event
 
 
 def channel_to_pd() -> Any:
-    """A channel to PD: of the class that stands for binlake.rpc.Channel now."""
+    """A channel to PD, of the class that replaces binlake.rpc.Channel in this run."""
 
     return reader.Channel(ADDRESS, connect_timeout_s=2.0)

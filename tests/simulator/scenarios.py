@@ -1,4 +1,4 @@
-"""What the simulator can be told to do, by name; and the mixture that a seed draws when it is told nothing."""
+"""The simulator's scenarios by name, and the mixture that a seed draws when no scenario is given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAULTS: tuple[Fault, ...] = (
     disks.failed_sync, disks.pd_failed_sync, disks.pd_failed_sync_then_power, links.partition, links.delays,
     clocks.step, clocks.source_away, lives.kill_with_tail, lives.join, lives.leave, consumers.rests,
 )  # fmt: skip
-"""Behind each of them everything that was committed is landed in the end."""
+"""After each of them, every committed transaction must be landed."""
 CLIENTS: tuple[Client, ...] = (transactions.run, forged.run, hostile.far_future, hostile.taken)
 
 _TIDB = transactions.run
@@ -85,7 +85,7 @@ SCENARIOS: dict[str, Shape] = {
 
 
 def drawn(seed: int) -> Shape:
-    """The mixture of a seed: some faults, some clients, some sizes."""
+    """The random mixture of a seed: some faults, some clients, some sizes."""
     random = Random(f"{seed}/shape")
     faults = [fault for fault in FAULTS if random.random() < 0.35] or [random.choice(FAULTS)]
     odd = [client for client in CLIENTS[1:] if random.random() < 0.25]
@@ -103,5 +103,5 @@ def drawn(seed: int) -> Shape:
 
 
 def shape_of(seed: int, name: str) -> Shape:
-    """The shape of a run. Raises KeyError for a scenario that there is not."""
+    """The shape of a run. Raises KeyError for an unknown scenario."""
     return SCENARIOS[name] if name else drawn(seed)

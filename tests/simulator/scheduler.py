@@ -1,7 +1,7 @@
-"""Who goes on, and when: one real thread, one random number, virtual time.
+"""Decides which thread runs next, and when: one real thread, one random number generator, virtual time.
 
-Each thread of the product is a greenlet. At every call that could block or that another thread could come before, the
-scheduler draws who goes on; when nobody can, time jumps to the next timer. So a seed decides every interleaving.
+Each thread of the product is a greenlet. At every call that could block, or before which another thread could run, the
+scheduler draws which one runs next; if none can, time jumps to the next timer. So a seed decides every interleaving.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 EPOCH_S = 1_790_000_000.0
-_SWITCH = 0.1  # how often a lock that is free lets another one go first
+_SWITCH = 0.1  # how often another thread runs first although the lock is free
 
 
 class Deadlock(AssertionError):
-    """Nobody can go on, and no timer runs."""
+    """No thread can run, and no timer is set."""
 
 
 class TooLong(AssertionError):
-    """The run took more steps than any run should."""
+    """The run took more steps than any valid run."""
 
 
 class Process:
-    """What is killed at once: its threads never run again. `on_death`: called in order when it dies."""
+    """A unit that is killed at once: its threads never run again. `on_death`: called in order when it dies."""
 
     def __init__(self, name: str, machine: Any = None) -> None:
         self.name = name
@@ -38,7 +38,7 @@ class Process:
         self.on_death: list[Callable[[], None]] = []
 
     def kill(self, why: str) -> None:
-        """End it here and now; idempotent."""
+        """Kill it now; idempotent."""
         if not self.dead:
             self.dead, self.why = True, why
             for tell in self.on_death:
@@ -53,16 +53,16 @@ class Task:
         self.process = process
         self.name = name
         self.done = False
-        self.turn = 0  # counts waits, so that a late timer wakes nobody
+        self.turn = 0  # counts waits, so that a late timer does not wake a newer wait
 
     @property
     def dead(self) -> bool:
-        """Whether its process is."""
+        """Whether its process is dead."""
         return self.process is not None and self.process.dead
 
 
 class Scheduler:
-    """Runs tasks until `over`. `after_step` is called behind each step; `uncaught(task, error)` on a thread's death."""
+    """Runs tasks until `over`. `after_step` is called after each step, `uncaught(task, error)` when a thread dies."""
 
     def __init__(self, random: Random, most_steps: int = 2_000_000) -> None:
         self.random = random
@@ -80,7 +80,7 @@ class Scheduler:
         self.current: Task | None = None
 
     def spawn(self, work: Callable[[], object], name: str, process: Process | None = None) -> Task:
-        """Run `work` on a thread of its own."""
+        """Run `work` on a new thread."""
 
         def body() -> None:
             try:
@@ -99,11 +99,11 @@ class Scheduler:
         return task
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Call `action` in `delay_s`; it must not block."""
+        """Call `action` after `delay_s`; it must not block."""
         heapq.heappush(self._timers, (self.now + delay_s, next(self._numbers), action))
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Go on until `until()`. Raises Deadlock, TooLong, and what checks raise."""
+        """Run until `until()` returns True. Raises Deadlock, TooLong, and the errors of the checks."""
         while not until():
             if self._ready:
                 self._step(self._draw())
@@ -112,24 +112,24 @@ class Scheduler:
                 self.now = max(self.now, when)
                 action()
             else:
-                raise Deadlock("nobody can go on")
+                raise Deadlock("no thread can run")
 
     def pause(self) -> None:
-        """Let others go first."""
+        """Let other threads run first."""
         task = self.current
         if task is not None:
             self._ready.append(task)
             self._leave(task)
 
     def maybe_pause(self) -> None:
-        """Let others go first, now and then."""
+        """Now and then let other threads run first."""
         if self.current is not None and self.random.random() < _SWITCH:
             self.pause()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Sleep until `wake`, or for `timeout_s`."""
         task = self.current
-        assert task is not None, "nobody waits outside a thread"
+        assert task is not None, "only a simulated thread may wait"
         task.turn += 1
         if timeout_s is not None:
             turn = task.turn
@@ -137,18 +137,18 @@ class Scheduler:
         self._leave(task)
 
     def wake(self, task: Task, turn: int) -> None:
-        """End the wait number `turn` of `task`, if it is that one still."""
+        """End wait number `turn` of `task`, if it is still in that wait."""
         if task.turn == turn and not task.done:
             task.turn += 1
             self._ready.append(task)
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let virtual time pass."""
         if self.current is not None:
             self.wait(seconds)
 
     def close(self) -> None:
-        """End all threads; what they do on their way out changes nothing any more."""
+        """End all threads; what they do while ending has no effect."""
         self.over = True
         for task in self._tasks:
             while not task.done and task.green:
@@ -188,7 +188,7 @@ def _raise(task: Task, error: BaseException) -> None:
 
 
 class Waiters:
-    """Who waits for something, in the order they came."""
+    """Threads that wait for something, in order of arrival."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -197,7 +197,7 @@ class Waiters:
     def wait(self, timeout_s: float | None = None) -> None:
         """Sleep until woken, or for `timeout_s`."""
         task = self._scheduler.current
-        assert task is not None, "nobody waits outside a thread"
+        assert task is not None, "only a simulated thread may wait"
         self._waiting.append((task, task.turn + 1))
         self._scheduler.wait(timeout_s)
 

@@ -1,7 +1,7 @@
 """Puts the product's modules into a simulated world, and takes them out again.
 
-The seams are names that modules look up when they run: `threading`, `queue`, `time`, `os`, `fcntl`, `plyvel`, `uuid`,
-futures and pools, and the two ends of binlake.rpc. The product's code is not copied and does not know.
+The replaced names are those that modules look up at run time: `threading`, `queue`, `time`, `os`, `fcntl`, `plyvel`,
+`uuid`, futures and pools, and client and server of binlake.rpc. The product's code is neither copied nor changed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _time_of(scheduler: Scheduler) -> Any:
 @contextmanager
 def simulated(scheduler: Scheduler, world: Threading, network: Network, disk_of: Callable[[Path], Disk | None],
               ids: Random) -> Iterator[DiskOs]:  # fmt: skip
-    """The product inside the world, for as long as the context lasts."""
+    """Run the product inside the world while the context lasts."""
     disk_os = DiskOs(scheduler, disk_of)
     channel = type("SimulatedChannel", (Channel,), {"network": network})
     server = type("SimulatedServer", (Server,), {"network": network})
@@ -117,7 +117,7 @@ def simulated(scheduler: Scheduler, world: Threading, network: Network, disk_of:
 
 
 def _methods(module: types.ModuleType) -> list[Any]:
-    """Functions with a default value, which was looked up when their module was loaded."""
+    """Functions with a default value that was looked up when their module was loaded."""
     kinds = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
     found = [one for kind in kinds for one in vars(kind).values() if isinstance(one, types.FunctionType)]
     return [one for one in found if one.__defaults__]

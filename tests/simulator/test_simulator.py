@@ -1,4 +1,4 @@
-"""The pump cluster under every fault at once, from one number each (docs/understand/simulator.md)."""
+"""The pump cluster under all kinds of faults, each run from one seed (docs/understand/simulator.md)."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ pytestmark = pytest.mark.long
 
 PARTS, SEEDS = 2, 16
 _TESTS = Path(__file__).resolve().parents[1]
-# Of each kind of fault by itself: in `make test`, in `make soak`.
+# Seeds for each single kind of fault: in `make test`, in `make soak`.
 _SCENARIO_SEEDS, _SOAKED_SEEDS = 1, 100
 
 
 def failures(seeds: range, scenario: str = "") -> list[str]:
-    """What went wrong, with the line that replays it."""
+    """The failed invariants, each with the line that replays its run."""
     reports = [run(seed, shape_of(seed, scenario)) for seed in seeds]
     return [report.told(scenario) for report in reports if report.failure is not None]
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_nothing_is_lost_doubled_or_invented_whatever_fails(part: int) -> None:
+def test_no_binlog_is_lost_doubled_or_invented_under_random_faults(part: int) -> None:
     # DESIGN 3.1 to DESIGN 3.4; S0-16, S0-48, S0-57; R-05, R-06, R-07, R-09
-    found = failures(range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS))
-    assert not found, "\n".join(found)
+    failed = failures(range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS))
+    assert not failed, "\n".join(failed)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_each_kind_of_fault_by_itself(name: str) -> None:
-    found = failures(range(_SCENARIO_SEEDS), name)
-    assert not found, "\n".join(found)
+def test_each_kind_of_fault_alone_breaks_no_invariant(name: str) -> None:
+    failed = failures(range(_SCENARIO_SEEDS), name)
+    assert not failed, "\n".join(failed)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_many_more_seeds_of_each_kind_of_fault(name: str) -> None:
-    found = failures(range(_SCENARIO_SEEDS, _SOAKED_SEEDS), name)
-    assert not found, "\n".join(found)
+def test_many_more_seeds_of_each_kind_of_fault_break_no_invariant(name: str) -> None:
+    failed = failures(range(_SCENARIO_SEEDS, _SOAKED_SEEDS), name)
+    assert not failed, "\n".join(failed)
 
 
 def test_a_seed_gives_the_same_run_in_every_process() -> None:
     seed = 7
-    told = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-m", "simulator", str(seed), "--scenario", "members"],
             env={**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": f"{_TESTS.parent}{os.pathsep}{_TESTS}"},
@@ -58,20 +58,20 @@ def test_a_seed_gives_the_same_run_in_every_process() -> None:
         ).stdout.rpartition("steps,")[0]
         for salt in ("1", "2")
     }  # fmt: skip
-    assert len(told) == 1
-    assert "serves" in told.pop()
+    assert len(outputs) == 1
+    assert "serves" in outputs.pop()
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(6 * 3600)
-def test_thousands_of_seeds() -> None:
+def test_thousands_of_seeds_break_no_invariant() -> None:
     first, count = int(os.environ.get("SIMULATOR_SEED", 1_000)), int(os.environ.get("SIMULATOR_SEEDS", 4_000))
-    found: list[str] = []
+    failed: list[str] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         parts = [
             pool.submit(failures, range(at, min(at + 25, first + count))) for at in range(first, first + count, 25)
         ]
         for part in as_completed(parts):
-            found += part.result()
+            failed += part.result()
             print("\n".join(part.result()), end="", flush=True)
-    assert not found, "\n".join(found)
+    assert not failed, "\n".join(failed)

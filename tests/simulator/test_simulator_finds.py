@@ -1,6 +1,6 @@
-"""Mendings taken back one by one: each makes the simulator fail within a few seeds of the scenario it belongs to.
+"""Fixes reverted one by one: each makes the simulator fail within a few seeds of its scenario.
 
-The same seeds hold with the mendings in place, or the failure would prove nothing.
+With the fixes in place, the same seeds pass; otherwise the failure would prove nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def future_admitted(patch: pytest.MonkeyPatch) -> None:
 
 
 def old_framing(patch: pytest.MonkeyPatch) -> None:
-    """Files are written and read as the original does: what looks like a record or a footer is one."""
+    """Files use the original's format, in which anything that looks like a record or footer counts as one."""
     load, pass_over = vlog.ValueLog._load_max_ts, Walk._skip_damage
 
     def footer_of(self: vlog.ValueLog, fid: int) -> int | None:
@@ -77,12 +77,12 @@ def old_framing(patch: pytest.MonkeyPatch) -> None:
 
 
 def second_replaces_first(patch: pytest.MonkeyPatch) -> None:
-    """A binlog at a taken timestamp takes the place of the one before."""
+    """A binlog at a timestamp in use replaces the one before."""
     patch.setattr(TimestampClaims, "claim", lambda *_: (0, None))
 
 
 def bound_counts_at_once(patch: pytest.MonkeyPatch) -> None:
-    """A bound of PD's clock is in force before it is saved."""
+    """A bound of PD's clock takes effect before it is saved."""
     save = oracle.Oracle._save
 
     def counted(self: oracle.Oracle, saved: Any) -> None:
@@ -93,7 +93,7 @@ def bound_counts_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_at_damage(patch: pytest.MonkeyPatch) -> None:
-    """PD's journal ends at the first damage."""
+    """PD cuts its journal off at the first damage."""
 
     def read(self: Journal) -> Iterator[Record]:
         data, at = self._path.read_bytes(), 0
@@ -106,23 +106,23 @@ def cut_at_damage(patch: pytest.MonkeyPatch) -> None:
 
 
 def journal_from_cache(patch: pytest.MonkeyPatch) -> None:
-    """What PD reads of its journal counts as being on the disk."""
+    """Everything that PD reads of its journal counts as durable."""
     patch.setattr(Journal, "_rewrite", lambda *_: None)
 
 
 def no_claim(patch: pytest.MonkeyPatch) -> None:
-    """A node id belongs to whoever says so."""
+    """Any process may use a node id."""
     patch.setattr(EtcdClaim, "take", lambda _: None)
     patch.setattr(EtcdClaim, "renew", lambda _: None)
 
 
 def log_from_cache(patch: pytest.MonkeyPatch) -> None:
-    """What a pump reads of its value log counts as being on the disk."""
+    """Everything that a pump reads of its value log counts as durable."""
     patch.setattr(fileend, "_rewrite", lambda files, found, *_: files.sync(found.file))
 
 
 def acked_before_written(patch: pytest.MonkeyPatch) -> None:
-    """An ack does not wait for the disk; and nobody but a consumer notices what is lost then."""
+    """An ack does not wait for the disk; only a consumer notices a loss."""
     put = groupcommit.GroupCommit.put
 
     def ack_and_put(self: groupcommit.GroupCommit, item: Item) -> None:
@@ -134,33 +134,33 @@ def acked_before_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def holes_pass_for_durable(patch: pytest.MonkeyPatch) -> None:
-    """All that LevelDB took counts as being on the disk."""
+    """Everything that LevelDB accepted counts as durable."""
     patch.setattr(Index, "is_durable", lambda _: True)
 
 
 def open_prewrites_pass(patch: pytest.MonkeyPatch) -> None:
-    """A watermark does not wait for a P without its end."""
+    """A watermark does not wait for a P without C or R."""
     patch.setattr(Sorter, "max_ts", property(lambda self: max(self._root.high, self._seen)))
 
 
 def collected_for_nobody(patch: pytest.MonkeyPatch) -> None:
-    """Binlogs are collected by age, whoever still needs them."""
+    """Binlogs are collected by age, even if a consumer needs them."""
     decide = gc.decide
     patch.setattr(gc, "decide", lambda rule, now, gc_ts, watermark, _: decide(rule, now, gc_ts, watermark, ()))
 
 
 def collected_in_silence(patch: pytest.MonkeyPatch) -> None:
-    """A pull goes on over a range that was collected."""
+    """A pull continues across a range that was collected."""
     patch.setattr(pull, "_check_not_collected", lambda *_: None)
 
 
 def prewrites_collected(patch: pytest.MonkeyPatch) -> None:
-    """A file goes though a transaction that is not collected has its P there."""
+    """A file is removed although it holds the P of a transaction that is not collected."""
     patch.setattr(Follower, "needed_by_files", lambda _, fids: dict.fromkeys(fids, 0))
 
 
 def left_too_early(patch: pytest.MonkeyPatch) -> None:
-    """A closing pump is offline before everybody has taken what it holds."""
+    """A closing pump is offline before every consumer has pulled what it holds."""
 
     def taken_by_nobody(self: Departure) -> str:
         self.compared_watermark = self._storage.watermark
@@ -170,7 +170,7 @@ def left_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def members_before_clock(patch: pytest.MonkeyPatch) -> None:
-    """The members of a window are those that were listed some windows before."""
+    """A window uses the list of members from some windows before."""
     listed: defaultdict[int, deque[Any]] = defaultdict(partial(deque, maxlen=8))
 
     def plan(rules: Any, known: Any, clock: Any, registry: Any, probe: Any, *, stop_ts: Any) -> Any:
@@ -184,13 +184,13 @@ def members_before_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def absence_passes_for_rollback(patch: pytest.MonkeyPatch) -> None:
-    """What TiKV does not know of is rolled back, whatever its GC has taken."""
+    """A transaction that TiKV has no record of counts as rolled back, whatever its GC removed."""
     patch.setattr(TikvStatus, "protects", lambda *_: True)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mending taken back, the scenario that finds it, what is said then, and a seed from which it is found soon."""
+    """A reverted fix, the scenario that finds it, the message then, and a seed from which it is found soon."""
 
     breaks: Callable[[pytest.MonkeyPatch], None]
     scenario: str
@@ -221,15 +221,15 @@ MUTANTS = {
     "index": Mutant(holes_pass_for_durable, "full disks and power", r"acked [PC] \d+ is lost", 54),
     "watermark": Mutant(open_prewrites_pass, "clocks", "passed the open P"),
 }
-"""By the number of the fault in issue 14; those without one are rules that were never broken on main."""
+"""By the number of the fault in issue 14; rules without a number were never broken on main."""
 
 
 DEAR = ("5 two of one name", "GC and consumers", "GC and prewrites", "leaving", "joining", "index")
-"""Those that the simulator notices after most runs: half of the CPU of all."""
+"""Those that the simulator notices only after most runs: half of the CPU time of all."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.soak) if one in DEAR else one for one in MUTANTS])
-def test_each_fix_that_is_reverted_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_simulator_finds_each_reverted_fix(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     # S0-16, S0-48, S0-57, R-09
     mutant = MUTANTS[name]
     for seed in range(mutant.first, mutant.first + FOUND_WITHIN):

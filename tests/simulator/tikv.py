@@ -1,7 +1,7 @@
-"""TiKV of the simulated cluster: two stores and regions (support/fake_tikv.py) on machines of their own.
+"""TiKV of the simulated cluster: two stores and regions (support/fake_tikv.py) on separate machines.
 
-It keeps the locks and records of the ledger's transactions, and rolls back what it is asked to by the pumps; whoever
-began such a transaction learns it when it commits.
+It stores the locks and records of the ledger's transactions, and rolls back transactions at the pumps' request; the
+client of such a transaction learns that when it commits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STORES = {1: "tikv-1:20160", 2: "tikv-2:20160"}
 
 
 class SimulatedTikv:
-    """See the module."""
+    """The simulated TiKV; see the module."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.fake = FakeTikv(addresses=dict(STORES))
@@ -27,23 +27,23 @@ class SimulatedTikv:
             scheduler.spawn(lambda store=store: self._serve(store), machine, Process(machine, machine))
 
     def lock(self, start_ts: int, key: bytes) -> None:
-        """A transaction has its locks."""
+        """The transaction acquires its locks."""
         self.fake.locks[key] = Lock(start_ts, _TTL_MS)
 
     def commit(self, start_ts: int, key: bytes, commit_ts: int) -> bool:
-        """It commits; False when its locks are gone."""
+        """The transaction commits; False when its locks are gone."""
         if self.fake.locks.pop(key, None) is None:
             return False
         self.fake.writes.setdefault(key, []).append(Write(start_ts, commit_ts))
         return True
 
     def roll_back(self, start_ts: int, key: bytes, *, protected: bool) -> None:
-        """It is rolled back by who began it."""
+        """The transaction's own client rolls it back."""
         if self.fake.locks.pop(key, None) is not None and protected:
             self.fake.writes.setdefault(key, []).append(Write(start_ts, start_ts, ROLLBACK))
 
     def pd_methods(self) -> dict[str, Callable[[bytes], bytes]]:
-        """What PD serves of it."""
+        """The methods of PD that TiKV's clients need."""
         return self.fake.pd_methods()
 
     def _serve(self, store: int) -> None:

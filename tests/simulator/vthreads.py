@@ -1,4 +1,4 @@
-"""What the product takes from `threading`, `queue` and `concurrent.futures`, on the scheduler."""
+"""The parts of `threading`, `queue` and `concurrent.futures` that the product uses, on the scheduler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulator.scheduler import Scheduler, Task, Waiters
 
 
 class Threading:
-    """What the product takes from `threading`, `queue`, `time` and `concurrent.futures`, in this world."""
+    """The parts of `threading`, `queue`, `time` and `concurrent.futures` that the product uses, in this world."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -267,7 +267,7 @@ class _Future:
 
 
 class _Pool:
-    """As many threads as there is work."""
+    """A pool with as many threads as there are tasks."""
 
     def __init__(self, world: Threading, threads: int, name: str) -> None:
         del threads
@@ -291,4 +291,4 @@ class _Pool:
         return (future.result() for future in futures)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Nothing is kept."""
+        """Nothing to do."""

@@ -27,7 +27,7 @@ _RULES: Any = SimpleNamespace(stop_points=lambda: (), window=SimpleNamespace(max
 class Consumer:
     """Lands one window after another; `taken`: start_ts -> commit_ts; `blocked`: why it waits.
 
-    `takes_blocks`: it pulls many binlogs in one message. `to_forget`: pumps that a person gave up (`binlake pump
+    `takes_blocks`: it pulls many binlogs in one message. `to_forget`: pumps that an operator gave up (`binlake pump
     forget`), until that is done.
     """
 
@@ -47,7 +47,7 @@ class Consumer:
         self.stopping = False
 
     def run(self) -> None:
-        """Until `stopping`."""
+        """Land windows until `stopping`."""
         pd = SimulatedPd()
         with closing(SimulatedEtcd()) as etcd:
             registry = Registry(etcd)
@@ -76,14 +76,14 @@ class Consumer:
         self.blocked = plan.reason
         if plan.state != "ready":
             return False
-        found: dict[int, int] = {}
+        pulled: dict[int, int] = {}
         for member in plan.members:
             if not member.drained(plan.lo):
-                self._pull(member, plan, found)
-        self._keep(plan, found)
+                self._pull(member, plan, pulled)
+        self._keep(plan, pulled)
         return True
 
-    def _pull(self, member: Member, plan: Plan, found: dict[int, int]) -> None:
+    def _pull(self, member: Member, plan: Plan, pulled: dict[int, int]) -> None:
         last = plan.lo
         reader = PumpReader(member.host, CLUSTER)
         pull = _pull_blocks if self._takes_blocks else PumpReader.pull
@@ -93,12 +93,12 @@ class Consumer:
             last = commit_ts
             if commit_ts <= plan.hi and commit_ts != start_ts:
                 self._truth.check_pulled(member.node_id, commit_ts, start_ts, payload)
-                found[commit_ts] = start_ts
+                pulled[commit_ts] = start_ts
         if last < plan.hi:
             raise Wrong(f"{member.node_id} proved {last} only, of {plan.hi}")
 
-    def _keep(self, plan: Plan, found: dict[int, int]) -> None:
-        for commit_ts, start_ts in sorted(found.items()):
+    def _keep(self, plan: Plan, pulled: dict[int, int]) -> None:
+        for commit_ts, start_ts in sorted(pulled.items()):
             if start_ts in self.taken:
                 raise Wrong(f"transaction {start_ts} came at {self.taken[start_ts]} and {commit_ts}")
             self.taken[start_ts] = commit_ts
@@ -110,7 +110,7 @@ class Consumer:
         self.check()
 
     def check(self) -> None:
-        """Every transaction committed at or below the landed ts was taken (DESIGN 3.3)."""
+        """Check that every transaction committed at or below the landed ts was pulled (DESIGN 3.3)."""
         lost = [
             (start_ts, commit_ts)
             for start_ts, commit_ts in self._truth.committed().items()

@@ -1,4 +1,4 @@
-"""One simulated run: a cluster, its clients and its faults from one seed, watched at every step."""
+"""One simulated run: a cluster, its clients and its faults from one seed, checked at every step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from simulator.windows import Consumer
 from simulator.workloads import operator, transactions
 
 _SHARED_MEMORY = Path("/dev/shm")
-_GRACE_S = 15.0  # for two of one identity to notice
+_GRACE_S = 15.0  # seconds in which one of two pumps with the same identity must notice
 _END_S = 120.0
 _SHORT_TIMEOUT_S = 5.0
 
@@ -42,7 +42,7 @@ Client = Callable[["World", int], None]
 
 @dataclass(frozen=True)
 class Shape:
-    """What a run is made of. `seconds`: of virtual time with faults; `mean_s`: between two of them."""
+    """The parameters of a run. `seconds`: of virtual time with faults; `mean_s`: mean time between two faults."""
 
     pumps: int = 3
     writers: int = 3
@@ -54,15 +54,15 @@ class Shape:
     clients: Sequence[Client] = (transactions.run,)
     segment_bytes: int = 8 << 10
     unprotected: float = 0.0  # share of rollbacks that leave no record
-    lands: bool = True  # all is landed at the end; else it is enough that nothing wrong was
+    lands: bool = True  # everything must be landed at the end; otherwise only that nothing wrong was
     gc_s: float = 0.0  # age at which pumps collect; 0 = never
-    tikv: bool = False  # the pumps ask TiKV, and not the ledger
-    operator: bool = False  # somebody gives up what is lost for ever
+    tikv: bool = False  # the pumps ask TiKV, not the ledger
+    operator: bool = False  # an operator gives up what is lost forever
 
 
 @dataclass
 class Report:
-    """What came of a run; `failure`: the invariant that did not hold, None = all held. `folder`: of all its disks."""
+    """The result of a run; `failure`: the broken invariant, None = all held. `folder`: holds all its disks."""
 
     seed: int
     folder: str
@@ -72,17 +72,17 @@ class Report:
     steps: int = 0
 
     def told(self, scenario: str = "") -> str:
-        """What did not hold, and how to see it again."""
+        """The failed invariant, and the command that replays the run."""
         which = f' SCENARIO="{scenario}"' if scenario else ""
         return f"{self.plain(repr(self.failure))}\nreplay: make simulate SEED={self.seed}{which}"
 
     def plain(self, text: str) -> str:
-        """`text` without the name of the folder, which is another one in every run of the same seed."""
+        """`text` without the name of the folder, which differs in every run of the same seed."""
         return text.replace(f"{self.folder}/", "")
 
 
 class World:
-    """All that clients and faults may touch."""
+    """Everything that clients and faults may use."""
 
     def __init__(self, seed: int, shape: Shape, folder: Path) -> None:
         self.seed, self.shape = seed, shape
@@ -108,15 +108,15 @@ class World:
         self.scheduler.uncaught = self._uncaught
 
     def chance(self, name: str) -> Random:
-        """A stream of numbers of its own."""
+        """A separate stream of random numbers."""
         return Random(f"{self.seed}/{name}")
 
     def trace(self, text: str) -> None:
-        """Keep a line for who looks at a failure."""
+        """Record a line for the analysis of a failure."""
         self.report.trace.append(f"{self.scheduler.now - EPOCH_S:9.3f} {self.report.plain(text)}")
 
     def pump(self, random: Random) -> PumpHome:
-        """One of the pumps."""
+        """A random pump."""
         return self.pumps[random.choice(sorted(self.pumps))]
 
     def machines(self) -> list[str]:
@@ -125,7 +125,7 @@ class World:
         return [*sorted(self.pumps), "pd", *stores, *(f"client-{n}" for n in range(self._active))]
 
     def disk_of(self, path: Path) -> Disk | None:
-        """The disk that holds `path`; None for what is not simulated."""
+        """The disk that holds `path`; None for a path that is not simulated."""
         try:
             machine = path.relative_to(self._folder).parts[0]
         except (ValueError, IndexError):
@@ -133,12 +133,12 @@ class World:
         return self._disks.get(machine)
 
     def new_disk(self, machine: str, sector: int = SMALL_SECTOR) -> Disk:
-        """A new machine's disk."""
+        """The disk of a new machine."""
         disk = self._disks[machine] = Disk(self._folder / machine, sector)
         return disk
 
     def config_of(self, node_id: str, addr: str) -> PumpConfig:
-        """The settings of a pump; its data directory is its machine's."""
+        """The settings of a pump, whose data directory is on its machine's disk."""
         shape = self.shape
         return PumpConfig(
             pd_urls=(f"http://{ADDRESS}",), addr=addr, node_id=node_id, gen_binlog_interval_s=1.0,
@@ -148,17 +148,17 @@ class World:
         )  # fmt: skip
 
     def mark_offline(self, pump: PumpHome) -> bool:
-        """A person marks a pump offline that does not run; False when PD could not be asked."""
+        """An operator marks a stopped pump offline; False when PD could not be reached."""
         try:
             with closing(SimulatedEtcd()) as etcd:
                 Registry(etcd).set_pump_state(pump.config.node_id, "offline")
         except BinlakeError as error:
             self.trace(f"{pump.name} cannot be marked offline: {error}")
-            return isinstance(error, Permanent)  # it never registered
+            return isinstance(error, Permanent)  # the pump never registered
         return True
 
     def add_pump(self, name: str, config: PumpConfig | None = None) -> PumpHome:
-        """A machine with a pump."""
+        """Add a machine with a pump."""
         config = config or self.config_of(name, f"{name}:8250")
         pump = PumpHome(name, config, self.new_disk(name), self.scheduler, self.truth, self.trace)
         self.pumps[name] = pump
@@ -166,7 +166,7 @@ class World:
         return pump
 
     def start(self, work: Callable[[], None], name: str) -> None:
-        """A client on a machine of its own."""
+        """Start a client on a separate machine."""
         process = Process(name, f"client-{self._active}")
         self._active += 1
         self.scheduler.spawn(work, name, process)
@@ -174,10 +174,10 @@ class World:
     # a run
 
     def run(self) -> None:
-        """All of it. Raises what does not hold."""
+        """Execute the run. Raises the invariant that does not hold."""
         self._build()
         end = self.scheduler.now + self.shape.seconds
-        self.scheduler.run(lambda: self._failed() or self.scheduler.now >= end)
+        self.scheduler.run(lambda: self._has_failed() or self.scheduler.now >= end)
         self._heal()
         self._settle()
 
@@ -227,25 +227,25 @@ class World:
             disk.full, disk.slow_s, disk.failing_syncs, disk.torn_writes = False, 0.0, 0, 0
 
     def _settle(self) -> None:
-        """Everything that was committed is landed by every consumer."""
+        """Wait until every consumer has landed everything committed."""
         goal, until = self.truth.given + 1, self.scheduler.now + _END_S
 
         def over() -> bool:
             landed = all(one.landed >= goal for one in self.consumers)
-            return self._failed() or landed or self.scheduler.now > until or self._hopeless() is not None
+            return self._has_failed() or landed or self.scheduler.now > until or self._find_hopeless() is not None
 
-        quiet = self.scheduler.now + 7.0  # faults under way end, and what they did is repaired
-        self.scheduler.run(lambda: self._failed() or self.scheduler.now > quiet)
+        quiet = self.scheduler.now + 7.0  # faults in progress end, and their effects are repaired
+        self.scheduler.run(lambda: self._has_failed() or self.scheduler.now > quiet)
         self._heal()
         if self.pd.node is not None and self.pd.node.broken:
-            self.pd.kill()  # as it asks for
+            self.pd.kill()  # as its error asks for
         goal = self.truth.given + 1
         if not self.shape.lands or self.pd.damaged or any(one.damaged for one in self.truth.stores.values()):
             until = self.scheduler.now + 10.0
-            self.scheduler.run(lambda: self._failed() or self.scheduler.now > until)
+            self.scheduler.run(lambda: self._has_failed() or self.scheduler.now > until)
             return
         self.scheduler.run(over)
-        hopeless = self._hopeless()
+        hopeless = self._find_hopeless()
         if hopeless is not None:
             raise Wrong(hopeless)
         for one in self.consumers:
@@ -253,7 +253,7 @@ class World:
             if one.landed < goal:
                 raise Wrong(f"{one.name} landed {one.landed} of {goal}: {one.blocked}")
 
-    def _hopeless(self) -> str | None:
+    def _find_hopeless(self) -> str | None:
         for pump in self.pumps.values():
             refusal = pump.hopeless()
             if refusal is not None and not pump.superfluous and not self.truth.store(pump.name).damaged:
@@ -266,7 +266,7 @@ class World:
 
     # every step
 
-    def _failed(self) -> bool:
+    def _has_failed(self) -> bool:
         if self._failure is not None:
             raise self._failure
         return False
@@ -298,7 +298,7 @@ class World:
 
 
 def run(seed: int, shape: Shape) -> Report:
-    """One run; what came of it."""
+    """Execute one run; return its result."""
     parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="binlake-simulator-", dir=parent))
     world = World(seed, shape, folder)

@@ -1,4 +1,4 @@
-"""What goes wrong, and when: a schedule by seed over the pumps and the placement driver."""
+"""The faults and their times: a schedule by seed over the pumps and the placement driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 
 class Chaos:
-    """Hurts one part at a time, more than one at once now and then; at least one pump is always well.
+    """Injects faults into one component at a time, now and then into several; at least one pump is always healthy.
 
     `happened` counts each fault by name.
     """
@@ -52,22 +52,22 @@ class Chaos:
         self.happened: Counter[Kind] = Counter()
 
     def run(self, seconds: float) -> None:
-        """Go on for `seconds`, each fault in turn in an order of chance; then wait until all is repaired."""
+        """Inject faults for `seconds`, each kind in turn in random order; then wait until all are repaired."""
         until = time.monotonic() + seconds
         faults: list[Callable[[], None]] = []
         while time.monotonic() < until:
             if not faults:
-                faults = [self._kill, self._kill, self._pause, self._freeze, self._full_disk, self._jump, self._pd_away,
+                faults = [self._kill, self._kill, self._pause, self._freeze, self._full_disk, self._jump, self._stop_pd,
                           self._join, self._leave]  # fmt: skip
                 self._random.shuffle(faults)
             faults.pop()()
             time.sleep(self._random.uniform(0.2, 2.0))
-            self._look()
+            self._check_processes()
         self._later.join()
-        self._look()
+        self._check_processes()
 
-    def _look(self) -> None:
-        """Nothing ends that was not told to, and what was done to the pumps went well."""
+    def _check_processes(self) -> None:
+        """Check that no process ended unexpectedly, and that no fault's thread failed."""
         assert not self._later.errors, self._later.errors
         with self._lock:
             dead = [
@@ -78,7 +78,7 @@ class Chaos:
     def _kill(self) -> None:
         kind, wait_s = self._random.choice(list(TAILS)), self._random.uniform(0.0, 1.5)
         own = Random(self._random.random())
-        pump = self._take(Kind.KILL_TAIL, kind)
+        pump = self._reserve(Kind.KILL_TAIL, kind)
         if pump is None:
             return
 
@@ -86,7 +86,7 @@ class Chaos:
             pump.end(signal.SIGKILL)
             segment = pump.last_segment()
             if segment is not None:
-                start_ts = self._rolled_back()
+                start_ts = self._roll_back_transaction()
                 binlog = build.prewrite(start_ts, LiveTransactions.key(start_ts), own.randbytes(40))
                 leave_behind(segment, kind, binlog, own)
             time.sleep(wait_s)
@@ -95,7 +95,7 @@ class Chaos:
         self._later.run(act)
 
     def _pause(self) -> None:
-        wait_s, pump = self._random.uniform(0.0, 1.5), self._take(Kind.PAUSE)
+        wait_s, pump = self._random.uniform(0.0, 1.5), self._reserve(Kind.PAUSE)
         if pump is None:
             return
 
@@ -107,7 +107,7 @@ class Chaos:
         self._later.run(act)
 
     def _freeze(self) -> None:
-        wait_s, pump = self._random.uniform(0.5, 5.0), self._take(Kind.FREEZE)
+        wait_s, pump = self._random.uniform(0.5, 5.0), self._reserve(Kind.FREEZE)
         if pump is None:
             return
 
@@ -115,13 +115,13 @@ class Chaos:
             os.kill(pump.pid, signal.SIGSTOP)
             time.sleep(wait_s)
             os.kill(pump.pid, signal.SIGCONT)
-            self._give(pump)
+            self._release(pump)
 
         self._later.run(act)
 
     def _full_disk(self) -> None:
         wait_s, whole = self._random.uniform(0.5, 3.0), self._random.random() < 0.5
-        pump = self._take(Kind.FULL_DISK, "all files" if whole else "value log")
+        pump = self._reserve(Kind.FULL_DISK, "all files" if whole else "value log")
         if pump is None:
             return
 
@@ -130,7 +130,7 @@ class Chaos:
             pump.limit_files(0 if whole or segment is None else segment.stat().st_size)
             time.sleep(wait_s)
             pump.limit_files(None)
-            self._give(pump)
+            self._release(pump)
 
         self._later.run(act)
 
@@ -139,7 +139,7 @@ class Chaos:
         self._note(Kind.CLOCK, f"{jump_ms} ms")
         self._cluster.clock.offset_ms += jump_ms
 
-    def _pd_away(self) -> None:
+    def _stop_pd(self) -> None:
         wait_s = self._random.uniform(0.0, 2.0)
         self._note(Kind.PD_DOWN, f"{wait_s:.1f} s")
         self._cluster.restart_driver(wait_s)
@@ -155,7 +155,7 @@ class Chaos:
     def _leave(self) -> None:
         if len(self._cluster.pumps) < _MOST_PUMPS - 1:
             return
-        pump = self._take(Kind.LEAVE)
+        pump = self._reserve(Kind.LEAVE)
         if pump is None:
             return
 
@@ -165,9 +165,9 @@ class Chaos:
             pump.process.wait(90)
             if self._is_offline(pump):
                 del self._cluster.pumps[pump.name]
-                self._give(pump)
+                self._release(pump)
             else:
-                # A write that was under way came behind its last fake: it is still needed.
+                # A write in flight was stored after its last fake, so the pump is still needed.
                 self._restart(pump)
 
         self._later.run(act)
@@ -175,15 +175,15 @@ class Chaos:
     def _is_offline(self, pump: Pump) -> bool:
         return any(one.node_id == pump.name and one.state == "offline" for one in patiently(self._registry.pumps))
 
-    def _rolled_back(self) -> int:
-        """A transaction that its TiDB rolled back: its P may lie in a log without ever having been acked."""
+    def _roll_back_transaction(self) -> int:
+        """A transaction that its TiDB rolled back: its P may be in a log without ever having been acked."""
         start_ts = patiently(self._pd.tso)
         self._transactions.begin(start_ts)
         self._transactions.end(start_ts, 0)
         return start_ts
 
-    def _take(self, fault: Kind, detail: str = "") -> Pump | None:
-        """A pump that is well now, reserved; None when too few would be left."""
+    def _reserve(self, fault: Kind, detail: str = "") -> Pump | None:
+        """Reserve a healthy pump; None when too few would be left."""
         with self._lock:
             well = [pump for name, pump in list(self._cluster.pumps.items()) if name not in self._busy and pump.runs]
             if len(well) < 2:
@@ -194,7 +194,7 @@ class Chaos:
         return pump
 
     def _restart(self, pump: Pump) -> None:
-        # It may come while PD is away: then it ends with an error, and is started again as a supervisor would.
+        # PD may be unreachable at this time: then the pump ends with an error, and is restarted as by a supervisor.
         self._start(pump)
         self._await(pump)
 
@@ -209,9 +209,9 @@ class Chaos:
             if not pump.runs:
                 time.sleep(0.5)
                 self._start(pump)
-        self._give(pump)
+        self._release(pump)
 
-    def _give(self, pump: Pump) -> None:
+    def _release(self, pump: Pump) -> None:
         with self._lock:
             self._busy.discard(pump.name)
 
@@ -221,7 +221,7 @@ class Chaos:
 
 
 def patiently(call: Callable[[], Answer]) -> Answer:
-    """What `call` answers, when PD is back: it may be away by another fault at the same moment."""
+    """The result of `call`, repeated while another fault makes PD unreachable."""
     until = time.monotonic() + 60
     while True:
         try:

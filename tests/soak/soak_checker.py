@@ -1,4 +1,4 @@
-"""Takes everything from the pumps by the planning rules, and keeps what a window must never get wrong (DESIGN 3.3)."""
+"""Pulls everything from the pumps by the planning rules, and checks what windows must guarantee (DESIGN 3.3)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from binlake.wire import binlog_pb2 as pb
 
 
 def digest(binlog: pb.Binlog) -> int:
-    """What must not change on the way."""
+    """A hash of the content that must not change on its way."""
     return zlib.crc32(binlog.prewrite_value + binlog.ddl_query)
 
 
 @dataclass
 class Ledger:
-    """What the workload did: it is told by the runner as its journal."""
+    """What the workload wrote, recorded as the runner's journal."""
 
     acked: dict[int, int] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Ledger:
             self.committed[binlog.start_ts] = binlog.commit_ts
 
     def job(self, job: dict[str, Any]) -> None:
-        """Nothing: its binlog was told."""
+        """Nothing: its binlog was recorded."""
 
     def orphan(self, start_ts: int, commit_ts: int) -> None:
         if commit_ts:
@@ -45,7 +45,7 @@ class Ledger:
 
 
 class Checker:
-    """Lands windows one after another; `taken`: start_ts -> (commit_ts, digest), `landed`: how far."""
+    """Lands windows one after another; `taken`: start_ts -> (commit_ts, digest), `landed`: the position reached."""
 
     def __init__(self, pd: PdClient, registry: Registry) -> None:
         self._pd = pd
@@ -64,24 +64,24 @@ class Checker:
         self._thread.start()
 
     def finish(self, seconds: float) -> None:
-        """Land everything that is committed by now, then stop. Fails when that is not possible in `seconds`."""
+        """Land everything committed by now, then stop. Fails when that takes more than `seconds`."""
         goal, until = self._pd.tso(), time.monotonic() + seconds
         while self.landed < goal and self._failure is None:
             if time.monotonic() > until:
-                told = "\n".join(map(str, self.infos()))
-                raise AssertionError(f"landed {self.landed} of {goal}: {self.blocked}\n{told}")
+                pump_infos = "\n".join(map(str, self.infos()))
+                raise AssertionError(f"landed {self.landed} of {goal}: {self.blocked}\n{pump_infos}")
             time.sleep(0.05)
         self.stop()
         if self._failure is not None:
             raise self._failure
 
     def stop(self) -> None:
-        """End after the window that is under way."""
+        """Stop after the current window."""
         self._stopped.set()
         self._thread.join()
 
     def infos(self) -> list[PumpInfo]:
-        """What each pump that is not offline tells of itself."""
+        """The Info of each pump that is not offline."""
         pumps = [pump for pump in self._registry.pumps() if pump.state != "offline"]
         return [PumpReader(pump.host, self._pd.cluster_id()).info() for pump in pumps]
 
@@ -105,23 +105,23 @@ class Checker:
         self.blocked = plan.reason
         if plan.state != "ready":
             return False
-        found: dict[int, tuple[int, int]] = {}
+        pulled: dict[int, tuple[int, int]] = {}
         for member in members:
             if not member.drained(plan.lo):
-                self._pull(member, plan, found)
-        self._keep(plan, found)
+                self._pull(member, plan, pulled)
+        self._keep(plan, pulled)
         self._known = {
             m.node_id: RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, plan.hi) for m in members
         }
         return True
 
     def _tell_landed(self) -> None:
-        # As plan does: a closing pump waits for it, and PD may be away when the window is landed.
+        # Like plan: a closing pump waits for this, and PD may be unreachable when the window is landed.
         if self._told < self.landed:
             self._registry.publish_drainer("soak", self.landed)
             self._told = self.landed
 
-    def _pull(self, member: Member, plan: Plan, found: dict[int, tuple[int, int]]) -> None:
+    def _pull(self, member: Member, plan: Plan, pulled: dict[int, tuple[int, int]]) -> None:
         last = plan.lo
         for commit_ts, start_ts, payload in PumpReader(member.host, self._pd.cluster_id()).pull(plan.lo, plan.hi):
             assert commit_ts > last, f"{member.node_id} gave {commit_ts} after {last}"
@@ -129,12 +129,12 @@ class Checker:
             if commit_ts > plan.hi or commit_ts == start_ts:
                 continue
             one = (start_ts, digest(pb.Binlog.FromString(payload)))
-            twin = found.setdefault(commit_ts, one)
+            twin = pulled.setdefault(commit_ts, one)
             assert twin == one, f"two pumps differ at {commit_ts}: {twin} and {one}"
         assert last >= plan.hi, f"{member.node_id} proved {last} only, of {plan.hi}"
 
-    def _keep(self, plan: Plan, found: dict[int, tuple[int, int]]) -> None:
-        for commit_ts, (start_ts, value) in sorted(found.items()):
+    def _keep(self, plan: Plan, pulled: dict[int, tuple[int, int]]) -> None:
+        for commit_ts, (start_ts, value) in sorted(pulled.items()):
             assert plan.lo < commit_ts <= plan.hi
             assert start_ts not in self.taken, f"transaction {start_ts} came at {self.taken[start_ts]} and {commit_ts}"
             self.taken[start_ts] = (commit_ts, value)
@@ -155,9 +155,9 @@ def until(condition: Callable[[], object], what: str, seconds: float = 60) -> No
 
 
 def verify(ledger: Ledger, taken: dict[int, tuple[int, int]]) -> None:
-    """What was committed was taken, at its commit_ts and unchanged, and nothing else."""
-    found = {start_ts: commit_ts for start_ts, (commit_ts, _) in taken.items()}
-    lost, invented = ledger.committed.items() - found.items(), found.items() - ledger.committed.items()
+    """Check that every committed transaction was pulled, at its commit_ts and unchanged, and nothing else."""
+    pulled = {start_ts: commit_ts for start_ts, (commit_ts, _) in taken.items()}
+    lost, invented = ledger.committed.items() - pulled.items(), pulled.items() - ledger.committed.items()
     assert not lost, f"{len(lost)} lost, the first {min(lost, key=lambda one: one[1])}"
     assert not invented, f"{len(invented)} were not committed, the first {min(invented, key=lambda one: one[1])}"
     changed = [start_ts for start_ts, (_, value) in taken.items() if ledger.acked[start_ts] != value]

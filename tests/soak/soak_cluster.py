@@ -1,4 +1,4 @@
-"""A cluster to be broken: the placement driver on a clock that jumps, pumps as processes, and ways to hurt them."""
+"""A cluster for fault injection: the placement driver on a clock that jumps, and pumps as processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Pump:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Start it; what it says goes to `log`."""
+        """Start it; its output goes to `log`."""
         command = [sys.executable, "-m", "binlake.cli", "pump", "--addr", self.addr, "--node-id", self.name,
                    "--data-dir", str(self.folder), *self.options]  # fmt: skip
         self.serves.clear()
@@ -62,7 +62,7 @@ class Pump:
         threading.Thread(target=self._listen, args=(self.process,), daemon=True).start()
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
-        # By a pipe: a full disk (`limit_files`) must not be one for the log.
+        # Through a pipe: a full disk (`limit_files`) must not affect the log.
         assert process.stdout is not None
         with self.log.open("a") as log, process.stdout:
             for line in process.stdout:
@@ -83,7 +83,7 @@ class Pump:
             self.process.wait(60)
 
     def limit_files(self, size: int | None) -> None:
-        """No file of it may grow beyond `size` bytes (None: any): what it writes then fails, as on a full disk."""
+        """Limit each of its files to `size` bytes (None: no limit); writes beyond that fail, as on a full disk."""
         limit = psutil.RLIM_INFINITY if size is None else size
         psutil.Process(self.pid).rlimit(psutil.RLIMIT_FSIZE, (limit, psutil.RLIM_INFINITY))
 
@@ -94,7 +94,7 @@ class Pump:
 
 @dataclass
 class Cluster:
-    """Placement driver and pumps below `folder`; use as a context manager."""
+    """Placement driver and pumps under `folder`; use as a context manager."""
 
     folder: Path
     status_url: str
@@ -111,7 +111,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A fault that is under way must not start a pump again.
+        # A fault in progress must not restart a pump.
         self.over = True
         for pump in self.pumps.values():
             if pump.runs:
@@ -130,7 +130,7 @@ class Cluster:
         self.driver = self._new_driver().start()
 
     def add_pump(self) -> Pump:
-        """A new pump, started."""
+        """Add a new pump and start it."""
         name = f"pump{next(self._numbers)}"
         options = ("--pd-urls", self.url, "--status-url", self.status_url, "--gen-binlog-interval", "0.3",
                    "--heartbeat-interval", "0.5", "--stop-write-at-available-space", "1 mib")  # fmt: skip
@@ -144,7 +144,7 @@ class Cluster:
 
 @dataclass
 class Later:
-    """Runs things after a while, on threads that `join` waits for; keeps what they raised."""
+    """Runs actions after a delay, on threads that `join` waits for; records what they raised."""
 
     threads: list[threading.Thread] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)

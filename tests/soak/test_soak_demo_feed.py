@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 
 # S0-04, S0-08
-def test_the_demos_feed_gives_a_consumer_every_table(tmp_path: Path) -> None:
+def test_a_consumer_of_the_demos_feed_gets_every_table(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "deploy.local.demo", "--feed", "--folder", str(tmp_path / "demo")]
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)

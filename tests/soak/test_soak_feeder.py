@@ -1,4 +1,4 @@
-"""A feeder under load whose processes, servers and connections go and come back, as a seed draws them (S4-49, R-10).
+"""A feeder under load while processes, servers and connections fail and return, at random by a seed (S4-49, R-10).
 
 Each transaction of the source is on the pumps once, and the target is equal in the end. Each run prints the line that
 replays it.
@@ -22,11 +22,11 @@ pytestmark = [pytest.mark.soak, pytest.mark.mariadb, pytest.mark.process, pytest
 
 SECONDS = float(os.environ.get("BINLAKE_SOAK_SECONDS", "60"))
 LOADS = 1_000_000
-"""Between the first numbers of two loads: each transaction has a number of its own."""
+"""Distance between the first numbers of two loads: each transaction has a unique number."""
 
 
 class Faults:
-    """What can go wrong with `cluster`, which reads `server`: each leaves it whole again."""
+    """Faults of `cluster`, which reads `server`; after each one everything works again."""
 
     def __init__(self, cluster: FedCluster, server: MariaDb, draw: random.Random) -> None:
         self._cluster = cluster
@@ -36,7 +36,7 @@ class Faults:
         self.seen: Counter[str] = Counter()
 
     def strike(self) -> None:
-        """Load the source while one fault, drawn, happens."""
+        """Load the source while one random fault happens."""
         under_load: list[Callable[[], None]] = [
             self.feeder, self.driver, self.pump, self.connections, self.tracker,
         ]  # fmt: skip
@@ -57,11 +57,11 @@ class Faults:
         self._cluster.start_feeder()
 
     def driver(self) -> None:
-        """The placement driver is started anew."""
+        """The placement driver is restarted."""
         self._cluster.restart_driver()
 
     def pump(self) -> None:
-        """A pump is paused, and comes back."""
+        """A pump is paused and restarted."""
         name = self._draw.choice(sorted(self._cluster.pumps))
         self._cluster.stop_pump(name)
         wait_for_transactions(self._cluster)
@@ -74,19 +74,19 @@ class Faults:
             execute(self._server, f"KILL {connection}")
 
     def tracker(self) -> None:
-        """The tracker ends the feeder's session, in the middle of a DDL or not."""
+        """The tracker ends the feeder's session, possibly in the middle of a DDL."""
         for (holder,) in rows(self._server, "SELECT IS_USED_LOCK('binlake_tracker_shard-1__')"):
             if holder is not None:
                 execute(self._server, f"KILL {holder}")
 
     def source(self) -> None:
-        """The source is killed, and comes back."""
+        """The source is killed and restarted."""
         self._server.kill9()
         self._cluster.until(lambda status: status["sources"][0]["trouble"])
         self._server.start()
 
     def log(self) -> None:
-        """What is published is purged at the source while the feeder is away."""
+        """The published part of the log is purged at the source while the feeder is stopped."""
         self._cluster.follow(self._server)
         self._cluster.stop_feeder()
         purge(self._server)
@@ -94,7 +94,7 @@ class Faults:
 
 
 @pytest.mark.timeout(SECONDS + 1800)
-def test_whatever_goes_each_transaction_comes_once(empty_mariadb: MariaDb, tmp_path: Path) -> None:
+def test_each_transaction_arrives_once_whatever_fails(empty_mariadb: MariaDb, tmp_path: Path) -> None:
     seed = int(os.environ.get("BINLAKE_SOAK_SEED", "1"))
     print(
         f"replay: BINLAKE_SOAK_SEED={seed} BINLAKE_SOAK_SECONDS={SECONDS:g} .venv/bin/python -m pytest -m soak "
@@ -114,6 +114,6 @@ def test_whatever_goes_each_transaction_comes_once(empty_mariadb: MariaDb, tmp_p
             print(f"{len(times)} transactions; faults: {dict(faults.seen)}")
             assert {tail for tail, count in times.items() if count > 1} == set()
             target = {"db-type": "mariadb", "host": empty_mariadb.host, "port": empty_mariadb.port}
-            # Ten minutes are more than a window without Spark takes by itself.
+            # Ten minutes are longer than any window takes without Spark.
             run_windows(cluster, target, window={"driver-bytes": 512 << 20})
             assert contents(empty_mariadb, "fed") == contents(server, "fed")

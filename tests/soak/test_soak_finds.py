@@ -1,4 +1,4 @@
-"""The soak can fail: what it is there to find, it finds."""
+"""The soak can fail: it detects the errors that it is meant to detect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEDGER = Ledger(acked={1: 11, 2: 22, 3: 33}, committed={1: 10, 2: 20})
 RIGHT = {1: (10, 11), 2: (20, 22)}
 
 
-def test_what_is_right_passes() -> None:
+def test_a_correct_run_passes() -> None:
     verify(LEDGER, RIGHT)
 
 
@@ -37,7 +37,7 @@ def test_what_is_right_passes() -> None:
         ({**RIGHT, 2: (20, 99)}, "1 changed"),
     ],
 )
-def test_a_loss_an_invention_and_a_change_are_found(taken: dict[int, tuple[int, int]], says: str) -> None:
+def test_a_lost_an_invented_and_a_changed_binlog_are_detected(taken: dict[int, tuple[int, int]], says: str) -> None:
     with pytest.raises(AssertionError, match=says):
         verify(LEDGER, taken)
 
@@ -49,8 +49,8 @@ def finish(checker: Checker, ledger: Ledger) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_acked_binlogs_that_are_cut_from_the_log_are_missed(tmp_path: Path) -> None:
-    # DESIGN 3.1 turned around: a pump that lost what it acked must not look complete.
+def test_acked_binlogs_cut_from_the_log_are_reported_as_lost(tmp_path: Path) -> None:
+    # The converse of DESIGN 3.1: a pump that lost acked binlogs must not appear complete.
     transactions, history, ledger = LiveTransactions(), History(), Ledger()
     with ExitStack() as stack:
         status = stack.enter_context(StatusServer({}, history, transactions, lambda: tso.MAX_TS))

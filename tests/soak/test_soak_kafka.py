@@ -1,4 +1,4 @@
-"""A feed to three brokers, whose leaders stop, are killed and come back while it sends: each message is there once."""
+"""A feed to three brokers whose leaders are stopped, killed and restarted meanwhile: each message arrives once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def leader_of(cluster: KafkaCluster, topic: str) -> int:
 
 # R-31, S2-45
 @pytest.mark.parametrize("transactions", [True, False])
-def test_leaders_that_move_lose_and_repeat_nothing(cluster: KafkaCluster, transactions: bool) -> None:
+def test_no_message_is_lost_or_repeated_when_leaders_move(cluster: KafkaCluster, transactions: bool) -> None:
     topic = f"{TOPIC}-{transactions}"
     brokers = Brokers(cluster.addresses, partitions=3, replication_factor=3)
     draw, end, down = random.Random(7), PARTS * PART, None
@@ -64,18 +64,18 @@ def test_leaders_that_move_lose_and_repeat_nothing(cluster: KafkaCluster, transa
                         if down is not None:
                             cluster.brokers[down].start()
                             down = None
-                        # The first is the only controller.
+                        # The first broker is the only controller.
                         leads = [leader_of(cluster, name) for name in (topic, POSITIONS)]
-                        found = [node for node in leads if node != 1] or [2]
-                        down = draw.choice(found)
+                        messages = [node for node in leads if node != 1] or [2]
+                        down = draw.choice(messages)
                         (cluster.brokers[down].kill9 if draw.random() < 0.5 else cluster.brokers[down].stop)()
                 break
         except Transient:
             continue
     if down is not None:
         cluster.brokers[down].start()
-    found = [(read.partition, int(read.value or b"")) for read in read_topic(",".join(cluster.addresses), topic)]
-    once = list(dict.fromkeys(found))
+    messages = [(read.partition, int(read.value or b"")) for read in read_topic(",".join(cluster.addresses), topic)]
+    once = list(dict.fromkeys(messages))
     assert once == sorted(once)
     assert sorted(number for _, number in once) == list(range(end))
-    assert not transactions or found == once
+    assert not transactions or messages == once

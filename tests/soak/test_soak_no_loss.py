@@ -1,8 +1,8 @@
-"""Nothing is lost, doubled or invented, whatever breaks: pumps, disks, the placement driver, clocks, writers.
+"""No binlog is lost, doubled or invented, whatever fails: pumps, disks, the placement driver, clocks, writers.
 
-Each transaction that was committed is pulled once, in commit_ts order, with the bytes of its P; none that was not
-committed is (DESIGN 3.1 to DESIGN 3.4, MISSION S0-10, S0-11, S0-48). The faults follow from a seed; each run prints the
-line that replays it.
+Each committed transaction is pulled once, in commit_ts order, with the bytes of its P; no uncommitted one is (DESIGN
+3.1 to DESIGN 3.4, MISSION S0-10, S0-11, S0-48). The faults follow from a seed; each run prints the line that replays
+it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def run(folder: Path, seed: int, seconds: float, strategy: str, rate: float = 30
         try:
             chaos.run(seconds)
         except BaseException as error:
-            # Now, not when the last strategy has run.
+            # now, not only after the last strategy
             say(f"FAILED: {error!r}")
             raise
         runner.stop()
@@ -82,14 +82,14 @@ def run(folder: Path, seed: int, seconds: float, strategy: str, rate: float = 30
         say("all is taken")
         verify(ledger, checker.taken)
         for info in checker.infos():
-            # A pump that was frozen may store a P whose writer has gone to another pump. Its commit_ts, fetched after
-            # that pump's ack, is early here and complete there, as has just been verified.
+            # A pump that was suspended may store a P whose writer has switched to another pump. Its commit_ts, fetched
+            # after that pump's ack, is early here and complete there, as has just been verified.
             assert info.late_commits == 0, info
             assert info.early_commits == 0 or chaos.happened[Kind.FREEZE], info
         tally = runner.tally.counts
         print(f"faults {dict(chaos.happened)}\ntransactions {dict(tally)}\nclient {client.stats}")
         if seconds >= 30:
-            # Within a minute or less a slow machine may skip a kind: too few pumps are well at its turn.
+            # In a minute or less, a slow machine may skip a kind because too few pumps are healthy at its turn.
             assert len(FAULTS - set(chaos.happened)) <= (2 if seconds < 120 else 0)
             assert tally["commit"] > 10 * seconds
             assert min(tally[fate] for fate in ("rollback", "lose_commit", "lose_rollback", "hold", "double")) > 0
@@ -108,14 +108,14 @@ def setting(name: str, default: float) -> float:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("strategy", ["range"])
-def test_nothing_is_lost_in_a_few_seconds_of_faults(tmp_path: Path, strategy: str) -> None:
-    # A load that leaves a busy machine its room: the faults are as many.
+def test_no_binlog_is_lost_in_a_few_seconds_of_faults(tmp_path: Path, strategy: str) -> None:
+    # A load that leaves capacity on a busy machine; the number of faults is the same.
     run(tmp_path, int(setting("SEED", 20261121)), setting("SECONDS", 10), strategy, rate=100)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("strategy", ["range", "hash", "score"])
-def test_nothing_is_lost_in_half_an_hour_of_faults(tmp_path: Path, strategy: str) -> None:
+def test_no_binlog_is_lost_in_half_an_hour_of_faults(tmp_path: Path, strategy: str) -> None:
     seed = int(setting("SEED", time.time_ns() % 1_000_000))
     run(tmp_path, seed, setting("SECONDS", 600), strategy)

@@ -1,8 +1,8 @@
-"""Filters row changes between two snapshots of a load: keeps those that affect rows read by the earlier snapshot.
+"""Filters row changes between two snapshots of a load: passes on those that affect rows read by the earlier snapshot.
 
 A row that is read later already includes its change. So a change of a row that is not read yet is dropped, and an
-update that moves a row from a range that is read to one that is not, or back, becomes a delete or an insert. The rows
-read so far are then, at each position of the log, a part of what the source had there.
+update that moves a row from a range that is read to one that is not, or back, becomes a delete or an insert. So at each
+position of the log, the rows read so far are a part of what the source had there.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def _filter_mutation(mutation: pb.TableMutation, part: PartlyReadTable, is_read:
         elif before and after:
             _add(filtered, pb.Update, row.data)
         elif before:
-            _add(filtered, pb.DeleteRow, row.data[: _middle(row.data)])
+            _add(filtered, pb.DeleteRow, row.data[: _find_middle(row.data)])
         elif after:
-            _add(filtered, pb.Insert, _handle(part.table, row, number) + row.data[_middle(row.data) :])
+            _add(filtered, pb.Insert, _handle(part.table, row, number) + row.data[_find_middle(row.data) :])
     return filtered
 
 
@@ -111,7 +111,7 @@ def _text(image: Image | None, name: str) -> str | None:
     return None if image is None else image[1][image[0].index(name)]
 
 
-def _middle(update: bytes) -> int:
+def _find_middle(update: bytes) -> int:
     """Where the second half of an update begins: both halves have the same columns."""
     starts, at = list[int](), 0
     while at < len(update):

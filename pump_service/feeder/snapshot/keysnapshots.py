@@ -1,4 +1,4 @@
-"""In which snapshot a row was read, by the first column of its key: the source decides, comparing as it did then.
+"""Finds the snapshot in which a row was read, by the first column of its key: the source compares, as it did then.
 
 The ranges of a table have literals as bounds. Collations differ by server and version, so only the server's own
 comparison shows on which side of a bound a key lies.

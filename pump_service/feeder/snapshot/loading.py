@@ -3,7 +3,8 @@
 The definitions are published first, as DDL, so that mirror and target create the tables. The rows are prewritten as
 they are read and stay open: one durable step commits all of them, together with the position from which the log is
 read. Prewritten chunks survive an interrupted attempt (`loadstate`): the next attempt reads the rest in a new snapshot,
-and the changes that the log made meanwhile to what was read (`catchup`). No row is visible before the durable step.
+and reads from the log how the rows that were already read have changed since (`catchup`). No row is visible before the
+durable step.
 """
 
 from __future__ import annotations

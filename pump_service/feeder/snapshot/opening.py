@@ -36,7 +36,7 @@ _LIMITS = {
     Flavor.MARIADB: "SET max_statement_time = 0",
     Flavor.MYSQL: "SET max_execution_time = 0",
 }
-"""Lifts the server's limit on statement time: these statements take long."""
+"""Removes the server's limit on statement time, because reading a table takes long."""
 
 
 @dataclass(frozen=True, slots=True)

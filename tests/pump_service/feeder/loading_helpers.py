@@ -1,4 +1,4 @@
-"""A loader of a real server with a journal and pumps in memory, which fail when a test wants it."""
+"""A loader of a real server with a journal and pumps in memory, which fail when a test wants them to."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DyingPumps(MemoryPumps):
 
 
 class Loaded:
-    """A feeder's parts around a loader of `server`, in one folder: created anew as by a process that starts.
+    """A feeder's parts around a loader of `server`, in one folder; created anew for each start, as in a new process.
 
     `source`: settings besides the server's address; `snapshot`: settings of the load.
     """

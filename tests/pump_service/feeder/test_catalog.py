@@ -32,7 +32,7 @@ def followed(request: pytest.FixtureRequest) -> Iterator[Followed]:
 
 
 def is_copied(followed: Followed, table: str, db: str = "shop") -> bool:
-    """The target's table is the source's, and so is the catalog's definition of it."""
+    """Whether the target's table equals the source's, and the catalog's definition matches it."""
     source, target = followed.described(db, table), followed.described(COPY + db, table)
     assert source is not None
     assert target is not None
@@ -147,10 +147,10 @@ def test_a_column_has_an_id_of_its_own_whatever_its_name_was_before(
         ("ENUM('a','b') DEFAULT 'b'", "ENUM('b','c') DEFAULT 'c'", "b"),
     ],
 )
-def test_what_older_rows_held_is_shown_in_the_type_that_a_column_has(
+def test_values_of_older_rows_are_shown_in_the_columns_present_type(
     quiet: Followed, first: str, then: str, filled: str | None
 ) -> None:
-    """Else no row of the table is read any more."""
+    """Otherwise the table's rows could no longer be read."""
     quiet.follow("CREATE OR REPLACE TABLE held (id INT PRIMARY KEY)")
     quiet.follow(f"ALTER TABLE held ADD c {first}")
     quiet.follow(f"ALTER TABLE held MODIFY c {then}")
@@ -160,7 +160,7 @@ def test_what_older_rows_held_is_shown_in_the_type_that_a_column_has(
 
 
 @pytest.mark.parametrize("zone", ["+05:30", "-08:00", "SYSTEM"])
-def test_rows_that_were_there_have_the_time_of_the_sessions_zone(followed: Followed, zone: str) -> None:
+def test_existing_rows_get_the_time_in_the_sessions_zone(followed: Followed, zone: str) -> None:
     followed.run("CREATE DATABASE shop", db="")
     followed.run("CREATE TABLE t (id INT PRIMARY KEY)")
     execute(followed.server, *(f"INSERT INTO {db}.t VALUES (1)" for db in ("shop", "copy_shop")))
@@ -176,7 +176,7 @@ def test_rows_that_were_there_have_the_time_of_the_sessions_zone(followed: Follo
     assert table.columns[2].origin_default == "2023-11-14 22:13:20"
 
 
-def test_dropped_truncated_renamed_and_swapped_tables(followed: Followed) -> None:
+def test_dropped_truncated_renamed_and_swapped_tables_are_followed(followed: Followed) -> None:
     followed.run("CREATE DATABASE shop", "CREATE DATABASE other", db="")
     followed.run("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE b LIKE a", "CREATE TABLE c (x INT)")
     ids = {name: followed.catalog.table("one", "shop", name) for name in "abc"}
@@ -262,7 +262,7 @@ def test_the_definitions_of_a_dump_are_followed_completely_or_not_at_all(quiet: 
         read_schema_files(read_dump_folder(tmp_path))
 
 
-def test_elements_with_four_byte_characters_are_those_of_the_source(quiet: Followed) -> None:
+def test_elements_with_four_byte_characters_equal_those_of_the_source(quiet: Followed) -> None:
     """A server shows `?` for them in information_schema and in SHOW CREATE TABLE."""
     quiet.follow("CREATE TABLE el (id INT PRIMARY KEY, e ENUM('🐬', '?', 'it''s') CHARACTER SET utf8mb4,"
                  " s SET('a', '🐬') CHARACTER SET utf8mb4)")  # fmt: skip
@@ -323,7 +323,7 @@ def test_a_time_of_a_zone_that_this_machine_does_not_know_is_refused(
         ("FROBNICATE TABLE t", "unknown statement"),
     ],
 )
-def test_what_cannot_be_followed_is_refused_by_name_and_changes_nothing(
+def test_a_statement_that_cannot_be_followed_is_refused_and_changes_nothing(
     quiet: Followed, text: str, message: str
 ) -> None:
     version = quiet.catalog.version
@@ -402,7 +402,7 @@ def test_values_are_converted_at_the_target_as_the_source_did(followed: Followed
         assert rows_of(followed.server, shown.format("copy_shop")) == rows_of(followed.server, shown.format("shop"))
 
 
-def test_what_a_lenient_session_changes_without_a_conversion_is_changed_at_the_target(followed: Followed) -> None:
+def test_values_changed_by_a_lenient_session_are_changed_at_the_target(followed: Followed) -> None:
     followed.run("CREATE DATABASE shop", db="")
     followed.run(
         "CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(9), c DATE, v VARCHAR(9) CHARACTER SET utf8mb4, w TEXT)"

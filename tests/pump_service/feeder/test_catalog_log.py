@@ -1,6 +1,6 @@
-"""The catalog against the logs of real servers: statements of many sessions, and the table maps of rows between them.
+"""The catalog with the logs of real servers: statements of many sessions, and the table maps of rows between them.
 
-The target gets what the catalog publishes; at the end its tables are those of the source.
+The target gets what the catalog publishes; at the end its tables equal those of the source.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loading
         yield Loading(journal)
 
 
-def test_a_chunk_is_stored_once_all_of_it_is_prewritten_and_not_before(loading: Loading) -> None:
+def test_a_chunk_is_stored_only_once_all_of_it_is_prewritten(loading: Loading) -> None:
     first, other = loading.claim(A, "5"), loading.claim(B, "")
     loading.add(A, first, b"a1234", rows=2)
     loading.add(B, other, b"b123")
@@ -92,7 +92,7 @@ def test_a_chunk_without_rows_is_stored_and_nothing_is_sent(loading: Loading) ->
     assert loading.read() == {"a": ([("", "", 0)], 0, 1)}
 
 
-def test_bytes_are_counted_from_the_last_request_on(loading: Loading) -> None:
+def test_bytes_are_counted_since_the_last_request(loading: Loading) -> None:
     chunk = loading.claim(A, "")
     counts = []
     for _ in range(8):
@@ -110,7 +110,7 @@ def test_incomplete_chunks_are_rolled_back(loading: Loading) -> None:
     assert [loading.journal.outcome(start) for start in (100, 101)] == [-1, 0]
 
 
-def test_names_of_transactions_are_unique_across_snapshots(tmp_path: Path) -> None:
+def test_transaction_ids_are_unique_across_snapshots(tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
         loading = Loading(journal, snapshots=3)
         chunk = loading.claim(A, "")

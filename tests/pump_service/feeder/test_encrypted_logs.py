@@ -16,7 +16,8 @@ SECRET = "nobody reads this on the disk"
 
 
 class EncryptingMySql(MySql):
-    """A MySQL with component_keyring_file, which is configured in a file beside the program: it gets its own folder."""
+    """A MySQL with component_keyring_file, which is configured by a file next to the program: it gets its own
+    folder."""
 
     def _install(self) -> None:
         super()._install()

@@ -1,4 +1,4 @@
-"""A server, the connection to it or its log is lost: no transaction is lost, none comes twice."""
+"""A server, the connection to it or its log is lost: no transaction is lost, and none comes twice."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_reading_ends_when_another_thread_stops_it(topology: Topology) -> None:
     log.end()
 
 
-def test_a_second_feeder_with_the_same_server_id_is_named(topology: Topology) -> None:
+def test_a_second_feeder_with_the_same_server_id_is_reported(topology: Topology) -> None:
     start = end_of(topology.primary)
     first, second = (_log(source_of(topology.primary), start) for _ in range(2))
     _insert(topology.primary, 60, 1)
@@ -201,7 +201,7 @@ def test_a_reset_log_is_distinguished_from_a_purged_one(topology: Topology) -> N
         log.end()
 
 
-def test_the_server_is_named_once_before_its_transactions(topology: Topology) -> None:
+def test_the_server_is_reported_once_before_its_transactions(topology: Topology) -> None:
     primary, named = topology.primary, list[str]()
     start = end_of(primary)
     log = open_log(source_of(primary), SERVER_ID, start, on_server=named.append)
@@ -216,7 +216,7 @@ def test_the_server_is_named_once_before_its_transactions(topology: Topology) ->
 
 
 @pytest.mark.parametrize("name", ["mariadb_source", "mysql"])
-def test_file_and_offset_are_of_one_server(name: str, request: pytest.FixtureRequest) -> None:
+def test_file_and_offset_are_valid_for_one_server_only(name: str, request: pytest.FixtureRequest) -> None:
     server: MariaDb = request.getfixturevalue(name)
     log = open_log(source_of(server), SERVER_ID, replace(end_of(server), gtids=""), last_uuid="another")
     with pytest.raises(SourceRefused, match="belongs to server another"):
@@ -225,7 +225,7 @@ def test_file_and_offset_are_of_one_server(name: str, request: pytest.FixtureReq
 
 
 @pytest.mark.parametrize("name", ["mariadb_source", "mysql"])
-def test_users_that_may_not_read(name: str, request: pytest.FixtureRequest) -> None:
+def test_users_without_privileges_are_refused(name: str, request: pytest.FixtureRequest) -> None:
     server: MariaDb = request.getfixturevalue(name)
     execute(server, "CREATE USER weak IDENTIFIED BY 'p'", "GRANT SELECT ON *.* TO weak")
     try:
@@ -238,7 +238,7 @@ def test_users_that_may_not_read(name: str, request: pytest.FixtureRequest) -> N
         execute(server, "DROP USER weak")
 
 
-def test_a_killed_server_that_comes_back() -> None:
+def test_reading_continues_after_a_server_is_killed_and_restarted() -> None:
     with mariadb_in_memory(MariaDb.source_options(31)) as server:
         execute(server, "CREATE DATABASE topology", "CREATE TABLE topology.t (id INT PRIMARY KEY)")
         start = end_of(server)

@@ -1,4 +1,4 @@
-"""feeder.toml: defaults, and what is refused with which message."""
+"""feeder.toml: defaults, refused settings and their messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_the_smallest_file_and_its_defaults(tmp_path: Path) -> None:
+def test_a_minimal_file_gets_the_defaults(tmp_path: Path) -> None:
     settings = read_settings(_write(tmp_path, _LEAST))
     (source,) = settings.source
     assert (source.servers, source.start.mode, source.database_name("app")) == ((("db1", 3306),), "snapshot", "app")
@@ -33,7 +33,7 @@ def test_the_smallest_file_and_its_defaults(tmp_path: Path) -> None:
     assert settings.server_id_of(source) == read_settings(_write(tmp_path, _LEAST)).server_id_of(source)
 
 
-def test_names_addresses_and_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_addresses_and_passwords_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDER_TEST_PASSWORD", "secret")
     more = """
 password = "env:FEEDER_TEST_PASSWORD"
@@ -47,7 +47,7 @@ rename-schema = "{source}_{schema}"
     assert "secret" not in repr(source)
 
 
-def test_a_tracker_for_a_single_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_may_have_its_own_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDER_TEST_PASSWORD", "secret")
     more = '[source.tracker]\nhost = "own"\npassword = "env:FEEDER_TEST_PASSWORD"\n[[source]]\nname = "shard-2"'
     settings = read_settings(_write(tmp_path, _LEAST + more))
@@ -55,7 +55,7 @@ def test_a_tracker_for_a_single_source(tmp_path: Path, monkeypatch: pytest.Monke
     assert (own.host, own.password, shared.host) == ("own", "secret", "tracker")
 
 
-def test_tables_that_are_left_out(tmp_path: Path) -> None:
+def test_ignored_tables_match_patterns(tmp_path: Path) -> None:
     (source,) = read_settings(_write(tmp_path, _LEAST + 'ignore-tables = "Shop.log_?, tmp*.*"')).source
     names = [("shop", "LOG_1"), ("shop", "log_10"), ("shop", ""), ("tmp2", "t"), ("tmp2", ""), ("other", "log_1")]
     assert [source.ignores(*name) for name in names] == [True, False, False, True, True, False]
@@ -77,12 +77,12 @@ def test_tables_that_are_left_out(tmp_path: Path) -> None:
         (_LEAST + '[source.start]\nmode = "position"', '`file` belongs to mode = "position"'),
     ],
 )
-def test_what_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_settings(_write(tmp_path, text))
     assert message in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_settings(tmp_path / "none.toml")

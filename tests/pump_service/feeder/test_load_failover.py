@@ -1,6 +1,7 @@
-"""A full load whose source fails over in the middle: each row once, as the source has it, whoever answered when.
+"""A full load whose source fails over in the middle: each row is loaded once, as the source has it, whichever server
+answers.
 
-Random: changes of the source while chunks are read, when the primary cannot be reached and when it can again, when its
+Random: changes of the source while chunks are read, when the primary becomes unreachable and reachable again, when its
 replica is behind, and when the feeder is killed.
 """
 
@@ -50,13 +51,13 @@ def topology(servers: Topology, monkeypatch: pytest.MonkeyPatch) -> Iterator[Top
 
 
 def source_settings(topology: Topology, link: TcpLink) -> dict[str, Any]:
-    """Settings of the source: its primary through `link`, else its replica."""
+    """Settings of the source: its primary through `link`, or, if that fails, its replica."""
     replica = topology.replica
     return {"host": link.host, "port": link.port, "addresses": [f"{replica.host}:{replica.port}"]}
 
 
 class Outages:
-    """What happens at the calls of the pumps, and behind the last chunk."""
+    """Injects faults at the calls of the pumps, and after the last chunk."""
 
     def __init__(self, topology: Topology, writer: Writer, link: TcpLink, draw: random.Random) -> None:
         self.topology, self.writer, self.link, self.draw = topology, writer, link, draw
@@ -81,7 +82,7 @@ class Outages:
             self.topology.replicate()
 
     def fail_before_catching_up(self) -> None:
-        """The last chunk is read; whoever answers then gets there."""
+        """The last chunk is read; the server that answers next continues."""
         if self.left:
             self.left -= 1
             self.fail()
@@ -122,7 +123,7 @@ def run_random_load(topology: Topology, folder: Path, seed: int, monkeypatch: py
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_each_row_is_loaded_once_whoever_answers(
+def test_each_row_is_loaded_once_whichever_server_answers(
     topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     # S4-02, S4-24, R-34
@@ -135,10 +136,10 @@ def test_many_random_outages(topology: Topology, tmp_path: Path, monkeypatch: py
     run_random_load(topology, tmp_path, seed, monkeypatch)
 
 
-def test_all_sessions_of_a_load_are_at_one_server(
+def test_all_sessions_of_a_load_use_one_server(
     topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that takes some connections and not others, beside one that is behind."""
+    """A server that accepts only some connections, and another one that is behind."""
     primary, calls = filled(topology.primary), 0
     topology.wait_for_replica()
     topology.stop_replicating()
@@ -164,10 +165,10 @@ def test_all_sessions_of_a_load_are_at_one_server(
 _IDENTITY = {"mariadb": "SELECT CAST(@@server_id AS CHAR)", "mysql": "SELECT @@server_uuid"}
 
 
-def test_two_servers_at_one_address_give_no_snapshot(
+def test_no_snapshot_is_taken_of_two_servers_at_one_address(
     topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A proxy that leads to the replica now and then."""
+    """A proxy that sometimes leads to the replica."""
     primary, replica, calls = filled(topology.primary), topology.replica, 0
 
     def connect_by_proxy(server: Server, _address: Address | None = None, **arguments: Any) -> Link:
@@ -182,7 +183,7 @@ def test_two_servers_at_one_address_give_no_snapshot(
         loaded.load()
 
 
-def test_a_load_that_is_read_is_not_ended_by_the_log_of_a_server_that_is_behind(
+def test_a_load_with_all_rows_read_continues_at_a_server_that_is_behind(
     topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two snapshots of the primary, killed before they are combined; then a replica at the first one's position."""

@@ -1,4 +1,4 @@
-"""A load that does not reach its end is never visible, and starts again with the definitions of its time."""
+"""An unfinished load is never visible, and starts again with the definitions of that time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def either(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     execute(server, f"DROP DATABASE IF EXISTS {DB}")
 
 
-def test_definitions_come_first_and_all_rows_are_committed_together(either: MariaDb, tmp_path: Path) -> None:
+def test_definitions_are_published_first_and_all_rows_committed_together(either: MariaDb, tmp_path: Path) -> None:
     # S4-24
     pumps = DyingPumps()
     with closing(Loaded(either, tmp_path, pumps, CountingClock())) as loaded:
@@ -78,7 +78,7 @@ def test_rows_of_tables_outside_the_lists_are_not_read(server: MariaDb, tmp_path
         assert loaded.catalog.table("s1", DB, "log") is not None
 
 
-def test_a_killed_load_starts_again_with_the_definitions_of_its_time(either: MariaDb, tmp_path: Path) -> None:
+def test_a_killed_load_starts_again_with_the_present_definitions(either: MariaDb, tmp_path: Path) -> None:
     server = either
     pumps, clock = DyingPumps(), CountingClock()
     pumps.dies_at = 2  # the definitions are published, no rows
@@ -101,7 +101,7 @@ def test_a_killed_load_starts_again_with_the_definitions_of_its_time(either: Mar
     assert rows_of(committed(pumps)) == 100
 
 
-def test_ddl_in_the_middle_takes_a_new_snapshot(
+def test_ddl_during_a_load_requires_a_new_snapshot(
     server: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pumps, values, altered = DyingPumps(), SnapshotReader.values, threading.Event()
@@ -121,7 +121,7 @@ def test_ddl_in_the_middle_takes_a_new_snapshot(
     assert b"`v`" not in last
 
 
-def test_a_dump_has_the_position_and_the_definitions_of_its_time(server: MariaDb, tmp_path: Path) -> None:
+def test_a_start_from_a_dump_uses_its_position_and_definitions(server: MariaDb, tmp_path: Path) -> None:
     # S4-24
     dump = tmp_path / "dump"
     dump.mkdir()
@@ -190,7 +190,7 @@ def test_an_empty_source_is_loaded(server: MariaDb, tmp_path: Path) -> None:
         assert loaded.journal.read_positions()["s1"].position.gtids
 
 
-def test_a_user_without_the_right_to_read_is_refused_by_name(server: MariaDb, tmp_path: Path) -> None:
+def test_a_user_without_select_is_refused_and_named(server: MariaDb, tmp_path: Path) -> None:
     execute(
         server,
         "CREATE OR REPLACE USER reader IDENTIFIED BY 'x'",

@@ -60,7 +60,7 @@ def _is_row(change: RowsEvent, number: int) -> bool:
     return change.rows[1:] == row
 
 
-def test_transactions_compressed_by_mysql(mysql_server: MySql) -> None:
+def test_transactions_compressed_by_mysql_are_read(mysql_server: MySql) -> None:
     seen = _read(
         mysql_server, "SET binlog_transaction_compression = ON", _insert(1), "UPDATE logkinds.t SET id = 2", _insert(3)
     )
@@ -70,7 +70,7 @@ def test_transactions_compressed_by_mysql(mysql_server: MySql) -> None:
     assert _is_row(_changes(seen)[2], 3)
 
 
-def test_events_compressed_by_mariadb(mariadb_server: MariaDb) -> None:
+def test_events_compressed_by_mariadb_are_read(mariadb_server: MariaDb) -> None:
     long_comment = f"ALTER TABLE logkinds.t COMMENT '{'c' * 500}'"
     try:
         seen = _read(
@@ -87,7 +87,7 @@ def test_events_compressed_by_mariadb(mariadb_server: MariaDb) -> None:
     assert [transaction.statement.text for transaction in seen if transaction.statement is not None] == [long_comment]
 
 
-def test_gtids_with_tags(mysql_server: MySql) -> None:
+def test_gtids_with_tags_are_read(mysql_server: MySql) -> None:
     start = end_of(mysql_server)
     execute(mysql_server, "SET gtid_next = 'AUTOMATIC:blue'", _insert(1), _insert(2))
     execute(mysql_server, _insert(3))
@@ -100,7 +100,7 @@ def test_gtids_with_tags(mysql_server: MySql) -> None:
     assert _is_row(last.changes[0], 3)
 
 
-def test_domains_and_server_ids(mariadb_server: MariaDb) -> None:
+def test_domains_and_server_ids_are_read(mariadb_server: MariaDb) -> None:
     start = end_of(mariadb_server)
     execute(mariadb_server, "SET gtid_domain_id = 7", _insert(1), "SET gtid_domain_id = 0, server_id = 9", _insert(2))
     execute(mariadb_server, _insert(3))
@@ -112,7 +112,7 @@ def test_domains_and_server_ids(mariadb_server: MariaDb) -> None:
 
 
 @pytest.mark.long
-def test_events_longer_than_a_packet(server: MariaDb) -> None:
+def test_events_longer_than_a_packet_are_read(server: MariaDb) -> None:
     # A packet holds 16 MiB less one byte: one event of exactly that much, and longer ones.
     (head,) = _changes(_read(server, "INSERT INTO logkinds.t VALUES (1, '')"))
     around = (1 << 24) - 1 - 1
@@ -122,7 +122,7 @@ def test_events_longer_than_a_packet(server: MariaDb) -> None:
     assert all(change.rows.endswith(b"yyyy") for change in _changes(seen))
 
 
-def test_checksums_off_and_on_again(server: MariaDb) -> None:
+def test_logs_are_read_with_checksums_off_and_on_again(server: MariaDb) -> None:
     start = end_of(server)
     try:
         execute(server, _insert(1), "SET GLOBAL binlog_checksum = NONE", _insert(2))
@@ -135,7 +135,7 @@ def test_checksums_off_and_on_again(server: MariaDb) -> None:
     assert [_is_row(change, n + 1) for n, change in enumerate(_changes(both))] == [True, True, True]
 
 
-def test_row_metadata_full_minimal_and_none(server: MariaDb) -> None:
+def test_logs_are_read_with_full_minimal_and_no_row_metadata(server: MariaDb) -> None:
     levels = ("FULL", "MINIMAL", *(() if isinstance(server, MySql) else ("NO_LOG",)))
     tables = []
     try:
@@ -162,7 +162,7 @@ _COLUMNS = (
 )
 
 
-def test_the_metadata_is_that_of_information_schema(server: MariaDb) -> None:
+def test_row_metadata_matches_information_schema(server: MariaDb) -> None:
     columns = [*_COLUMNS]
     if isinstance(server, MySql):
         columns.append("v VECTOR(3), c VARCHAR(10) CHARACTER SET ascii")
@@ -195,7 +195,7 @@ _OF_TABLE = (
 )
 
 
-def test_partial_updates_of_json(mysql_server: MySql) -> None:
+def test_partial_updates_of_json_are_read(mysql_server: MySql) -> None:
     seen = _read(
         mysql_server, "CREATE TABLE logkinds.j (id INT PRIMARY KEY, j JSON)",
         """INSERT INTO logkinds.j VALUES (1, '{"a": 1, "b": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}')""",
@@ -221,7 +221,7 @@ def test_temporary_tables_and_the_text_of_row_changes_are_skipped(server: MariaD
     assert [change.table.table for change in _changes(seen)] == ["t"]
 
 
-def test_mariadbs_alter_in_two_phases(mariadb_server: MariaDb) -> None:
+def test_mariadbs_two_phase_alter_is_read(mariadb_server: MariaDb) -> None:
     seen = _read(
         mariadb_server, "SET binlog_alter_two_phase = ON", "ALTER TABLE logkinds.t ADD w INT, ALGORITHM = COPY"
     )
@@ -231,7 +231,7 @@ def test_mariadbs_alter_in_two_phases(mariadb_server: MariaDb) -> None:
     assert done.statement.text == "ALTER TABLE logkinds.t ADD w INT, ALGORITHM = COPY"
 
 
-def test_mysql_without_gtids(mysql_server: MySql) -> None:
+def test_mysql_is_read_without_gtids(mysql_server: MySql) -> None:
     steps = ["ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF"]
     try:
         execute(mysql_server, *(f"SET GLOBAL gtid_mode = {step}" for step in steps))

@@ -1,6 +1,6 @@
-"""Forms of statements in the logs of real servers: applied by the feeder, they lead to the tables of the source.
+"""Forms of statements in the logs of real servers: after the feeder applies them, the copy equals the source.
 
-Random statements too: DDL in odd sessions, transactions of every kind, temporary tables, XA.
+Random statements, too: DDL in unusual sessions, transactions of every kind, temporary tables, XA.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ BOTH = (
     " LESS THAN (30), PARTITION rest VALUES LESS THAN MAXVALUE)",
     "ALTER TABLE p REBUILD PARTITION c0, rest",
     "ALTER TABLE p TRUNCATE PARTITION c0, mid",
-    # CHECK: no target has it, however it is dropped.
+    # CHECK: the target never has it, however it is dropped.
     "CREATE TABLE c (b INT, CONSTRAINT b_is CHECK (b <> 1))",
     "ALTER TABLE c ADD CONSTRAINT more CHECK (b <> 2), ADD UNIQUE KEY only_one (b)",
     "ALTER TABLE c DROP CONSTRAINT b_is, DROP CONSTRAINT more",
     "INSERT INTO c VALUES (1), (2)",
     "ALTER TABLE c DROP CONSTRAINT only_one",
     "INSERT INTO c VALUES (1)",
-    # Views are renamed as tables are.
+    # Views are renamed with the same statement as tables.
     "CREATE VIEW v AS SELECT 1 AS one",
     "RENAME TABLE v TO w, c TO cc",
     "INSERT INTO cc VALUES (7)",
@@ -100,7 +100,7 @@ def run(server: MariaDb, *statements: str) -> None:
     execute(server, "USE shop", *statements)
 
 
-def test_forms_that_leave_the_tables_of_the_source(copy: LoggedCopy) -> None:  # S4-22 S4-23
+def test_logged_forms_lead_to_the_tables_of_the_source(copy: LoggedCopy) -> None:  # S4-22 S4-23
     run(copy.server, *BOTH, *(MARIADB if copy.server.name == "mariadb" else ()))
     copy.catch_up()
     assert copy.differences("shop") == []
@@ -109,7 +109,7 @@ def test_forms_that_leave_the_tables_of_the_source(copy: LoggedCopy) -> None:  #
 
 
 @pytest.mark.parametrize("metadata", ["FULL", "NO_LOG"])
-def test_hashes_of_unique_keys_over_long_texts_are_read_past(mariadb_source: MariaDb, metadata: str) -> None:
+def test_hashes_of_unique_keys_over_long_texts_are_skipped(mariadb_source: MariaDb, metadata: str) -> None:
     mariadb_source.wipe()
     execute(mariadb_source, "CREATE DATABASE shop", f"SET GLOBAL binlog_row_metadata = {metadata}")
     copy = LoggedCopy(mariadb_source)
@@ -135,7 +135,7 @@ def test_hashes_of_unique_keys_over_long_texts_are_read_past(mariadb_source: Mar
         copy.close()
 
 
-def test_a_row_of_a_sequence_is_known_without_names(mariadb_source: MariaDb) -> None:
+def test_a_row_of_a_sequence_is_recognised_without_column_names(mariadb_source: MariaDb) -> None:
     mariadb_source.wipe()
     execute(mariadb_source, "CREATE DATABASE shop", "SET GLOBAL binlog_row_metadata = NO_LOG")
     copy = LoggedCopy(mariadb_source)
@@ -154,9 +154,10 @@ def test_a_row_of_a_sequence_is_known_without_names(mariadb_source: MariaDb) -> 
         copy.close()
 
 
-def test_a_stored_column_that_mariadb_left_stale_is_what_the_log_says(mariadb_source: MariaDb) -> None:
-    # MariaDB adds and drops at once, without a look at the rows: `g` is still that of the former `b`. To REPLACE it is
-    # that of the present one before and after, so nothing is stored, and the log says what the table does not have.
+def test_a_stale_stored_column_of_mariadb_gets_the_value_in_the_log(mariadb_source: MariaDb) -> None:
+    # MariaDB adds and drops columns instantly, without rewriting the rows: the stored `g` was computed from the former
+    # `b`. To REPLACE, `g` has the same value before and after, so it is not stored again, and the log shows a value
+    # that the table does not have.
     mariadb_source.wipe()
     execute(mariadb_source, "CREATE DATABASE shop")
     copy = LoggedCopy(mariadb_source)
@@ -214,7 +215,7 @@ def test_a_rename_that_changes_only_the_case_keeps_the_table(copy: LoggedCopy) -
     assert copy.differences("shop") == []
 
 
-def test_a_server_that_has_all_names_in_lower_case() -> None:
+def test_a_server_that_stores_names_in_lower_case_is_followed() -> None:
     with mariadb_in_memory((*MariaDb.source_options(), "--lower-case-table-names=1")) as server:
         execute(server, "CREATE DATABASE shop")
         copy = LoggedCopy(server)
@@ -239,7 +240,7 @@ def test_a_server_that_has_all_names_in_lower_case() -> None:
     "clause",
     ["CONVERT PARTITION p1 TO TABLE shop.c", "CONVERT TABLE d TO PARTITION p2 VALUES LESS THAN (30)"],
 )
-def test_rows_that_come_or_go_with_a_partition_are_refused(mariadb_source: MariaDb, clause: str) -> None:  # R-11
+def test_converting_between_partition_and_table_is_refused(mariadb_source: MariaDb, clause: str) -> None:  # R-11
     mariadb_source.wipe()
     execute(mariadb_source, "CREATE DATABASE shop")
     copy = LoggedCopy(mariadb_source)
@@ -268,7 +269,7 @@ SETTINGS = (
 
 
 class RandomLog:
-    """Statements over a few tables `t0`.. of (id, and columns c0..); some of them fail, and are then in no log."""
+    """Statements on a few tables `t0`.. with id and columns c0..; some of them fail and are then in no log."""
 
     def __init__(self, seed: int, family: str) -> None:
         self.draw = random.Random(seed)

@@ -1,7 +1,7 @@
-"""A name that gets the rows of another table while a load reads it, and a server that lacks what the load has read.
+"""A name gets the rows of another table while a load reads it, or a server lacks transactions that the load has read.
 
-RENAME and EXCHANGE PARTITION leave all definitions as they are, and a snapshot shows under a name the rows of the table
-that has it today: no server refuses that.
+RENAME and EXCHANGE PARTITION do not change any definition, and a snapshot shows under a name the rows of the table that
+has the name now: no server refuses that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SMALL = {"chunk-rows": 10, "threads": 1}
 SWAP = f"RENAME TABLE {DB}.a TO {DB}.x, {DB}.b TO {DB}.a, {DB}.x TO {DB}.b"
 EXCHANGE = f"ALTER TABLE {DB}.p EXCHANGE PARTITION p0 WITH TABLE {DB}.a"
 MOVED = {SWAP: {"a": 2, "b": 1, "p": 3}, EXCHANGE: {"a": 3, "b": 2, "p": 1}}
-"""What `v` of each table's rows is behind the statement; before it they are 1, 2 and 3."""
+"""The values of `v` in each table after the statement; before it they are 1, 2 and 3."""
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def load(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock)
 
 
 def check(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock, statement: str) -> None:
-    """The loaded rows are those that the source had at the position from which its log is read."""
+    """Check that the loaded rows are those that the source had at the position from which its log is read."""
     with closing(Loaded(server, folder, pumps, clock, **SMALL)) as loaded:
         position = loaded.journal.read_positions()["s1"].position
         with connect(loaded.source) as link:
@@ -97,7 +97,9 @@ def at_call(pumps: DyingPumps, call: int, server: MariaDb, statement: str) -> No
 
 
 @pytest.mark.parametrize("statement", MOVED, ids=["rename", "exchange"])
-def test_a_name_that_moves_before_its_rows_are_read(either: MariaDb, tmp_path: Path, statement: str) -> None:
+def test_a_name_moved_before_its_rows_are_read_is_loaded_correctly(
+    either: MariaDb, tmp_path: Path, statement: str
+) -> None:
     # R-34 S4-24
     pumps, clock = DyingPumps(), CountingClock()
     at_call(pumps, 7, either, statement)  # after the definitions, while the first table is read
@@ -105,7 +107,7 @@ def test_a_name_that_moves_before_its_rows_are_read(either: MariaDb, tmp_path: P
     check(either, tmp_path, pumps, clock, statement)
 
 
-def test_a_name_that_moves_before_a_load_is_killed_in_its_last_step(
+def test_a_name_moved_before_a_kill_in_the_last_step_is_loaded_correctly(
     either: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pumps, clock = DyingPumps(), CountingClock()
@@ -122,7 +124,7 @@ def test_a_name_that_moves_before_a_load_is_killed_in_its_last_step(
 
 
 @pytest.mark.parametrize("statement", MOVED, ids=["rename", "exchange"])
-def test_a_name_that_moves_between_two_snapshots(
+def test_a_name_moved_between_two_snapshots_is_loaded_correctly(
     either: MariaDb, tmp_path: Path, statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pumps, clock, store_chunks = DyingPumps(), CountingClock(), LoadState.store_chunks
@@ -172,7 +174,8 @@ def test_a_table_that_was_read_before_its_name_moved_is_not_read_again(mysql: My
 def test_a_server_that_lacks_transactions_already_read_is_refused(
     either: MariaDb, tmp_path: Path, is_same: bool
 ) -> None:
-    """What it logs from there would come twice: it is waited for. The same server must have reset its log."""
+    """The transactions that it logs from there would come twice, so the feeder waits for it. If it is the same server,
+    its log must have been reset."""
     pumps, clock = DyingPumps(), CountingClock()
     pumps.before = lambda now: _interrupt() if now == 12 else None
     assert load(either, tmp_path, pumps, clock) == 0
@@ -199,7 +202,7 @@ def test_a_server_that_lacks_transactions_already_read_is_refused(
 
 
 def _ahead(flavor: Flavor, gtids: str, *, is_same: bool) -> str:
-    """The GTID set with five more transactions: of the same server, or of another one."""
+    """The GTID set with five more transactions, of the same server or of another one."""
     if flavor is Flavor.MYSQL:
         more = f"{gtids.partition(':')[0] if is_same else OTHER}:1-1000000"
         done = MySqlGtidSet.parse(f"{gtids},{more}")

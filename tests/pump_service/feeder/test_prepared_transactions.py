@@ -1,7 +1,7 @@
-"""Transactions of two phases: whatever ends them, and whoever is killed meanwhile, each comes once, when it commits.
+"""Two-phase transactions: however they end, and whatever is killed meanwhile, each comes once, when it commits.
 
-Random: sessions that prepare, commit, roll back and go away with prepared ones; the same names again; new files of the
-log; the server killed. A feeder that is killed reads on from the last position that it made durable: each is tried.
+Random: sessions that prepare, commit, roll back, and disconnect leaving prepared transactions; reused names; new log
+files; the server killed. A killed feeder continues from the last position that it made durable: each position is tried.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ XIDS = (
 
 @pytest.fixture(scope="module", params=["mariadb", pytest.param("mysql", marks=pytest.mark.soak)])
 def own_server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
-    """One of this file's own: it is killed."""
+    """A server for this file only, because it is killed."""
     is_mysql = request.param == "mysql"
     options = (MySql if is_mysql else MariaDb).source_options(41)
     with mysql_in_memory(options) if is_mysql else mariadb_in_memory(options) as server:
@@ -43,7 +43,8 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
 
 @pytest.fixture
 def server(own_server: MariaDb) -> Iterator[MariaDb]:
-    """Nothing is prepared on it; what a failed test leaves is rolled back, so that the next one does not fail of it."""
+    """A server without prepared transactions. Leftovers of a failed test are rolled back, so that the next test does
+    not fail because of them."""
     yield own_server
     if list_prepared(own_server):
         own_server.end_sessions()
@@ -59,7 +60,7 @@ def list_prepared(server: MariaDb) -> list[Xid]:
 
 
 def wait_for_sessions(server: MariaDb, ids: Collection[int] = ()) -> None:
-    """Until the sessions `ids` (none: all others) are gone; a server takes a moment to see that one has left."""
+    """Wait until the sessions `ids` (none: all others) are gone; a server notices a disconnect only after a moment."""
     which = f"id IN ({', '.join(map(str, ids))})" if ids else "id <> CONNECTION_ID() AND user = 'root'"
     while rows(server, f"SELECT 1 FROM information_schema.processlist WHERE {which}"):
         pass
@@ -77,8 +78,8 @@ class Sessions:
     _number: int = 0
 
     def step(self) -> None:
-        """What happens next."""
-        # To the servers a name is one whatever its format is: it cannot be prepared in two of them.
+        """Execute the next random action."""
+        # For the servers, a name is the same whatever its format: it cannot be prepared in two of them.
         names = {xid[1:] for xid in self._prepared}
         free = [xid for xid in XIDS if xid[1:] not in names]
         kind = self.draw.choice(["plain", "prepare", "prepare", "end", "end", "one phase", "leave", "file"])
@@ -97,7 +98,7 @@ class Sessions:
             execute(self.server, "FLUSH BINARY LOGS")
 
     def kill_server(self) -> None:
-        """It comes back with what was prepared; not always on MySQL, whose recovery rolls some of it back."""
+        """Restart the server with its prepared transactions; MySQL's recovery rolls some of them back."""
         self.server.kill9()
         self._open.clear()
         self.server.restart()
@@ -107,7 +108,7 @@ class Sessions:
             del self._prepared[xid]
 
     def end_all(self) -> None:
-        """Nothing is prepared any more."""
+        """End all prepared transactions."""
         for xid in list(self._prepared):
             self._end(xid)
 
@@ -139,7 +140,7 @@ class Sessions:
             cursor.execute(f"XA COMMIT {xid} ONE PHASE")
 
     def _leave(self, xid: Xid) -> None:
-        """The session goes, what it prepared stays."""
+        """The session disconnects, its prepared transaction stays."""
         link = self._open.pop(xid)
         gone = link.thread_id()  # type: ignore[no-untyped-call]
         link.close()
@@ -155,7 +156,7 @@ class Sessions:
 
 
 def read_numbers(transactions: list[SourceTransaction], first: int) -> list[list[int]]:
-    """The rows of each transaction that has some, read from the end of each row."""
+    """The rows of each transaction that has any, read from the end of each row."""
     numbers = []
     for transaction in transactions:
         data = b"".join(change.rows for change in transaction.changes)
@@ -193,7 +194,7 @@ def test_many_random_sessions(server: MariaDb, seed: int) -> None:
     check_random_sessions(server, seed, 60)
 
 
-def test_a_preparation_whose_log_is_gone_is_named(server: MariaDb) -> None:
+def test_a_prepared_transaction_whose_log_is_purged_is_reported(server: MariaDb) -> None:
     with server.connect(database="two") as link, link.cursor() as cursor:
         for text in ("XA START 'gone'", "INSERT INTO t (n) VALUES (1)", "XA END 'gone'", "XA PREPARE 'gone'"):
             cursor.execute(text)

@@ -1,4 +1,4 @@
-"""What the pumps get, in which order, and what a crash at any point leaves: each source transaction once (R-10)."""
+"""Which messages the pumps get, in which order, and after a crash at any point: each source transaction once (R-10)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class World:
         self.publisher = Publisher(self.journal, self.pumps, self.clock, self.stopped)
 
     def restart(self) -> None:
-        self.journal.close()  # close() only adds a note that saves work; a crash ends the same without it
+        # close() only adds a note that saves work; after a crash the result is the same without it
+        self.journal.close()
         self._open()
 
     def status(self, prewrite: pb.Binlog) -> Status:
@@ -52,14 +53,14 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.journal.close()
 
 
-def test_prewrite_then_timestamp_then_commit(world: World) -> None:
+def test_commit_ts_is_fetched_after_the_prewrite_is_acked(world: World) -> None:
     world.publisher.publish(SOURCE, rows(1, 3), position(3))
     world.publisher.publish(SOURCE, rows(4, 2), position(5))
     prewrites, commits = world.pumps.of_type(pb.Prewrite), world.pumps.of_type(pb.Commit)
     assert [prewrite.prewrite_value for prewrite in prewrites] == [b"value-%d" % n for n in range(1, 6)]
     assert [commit.start_ts for commit in commits] == [prewrite.start_ts for prewrite in prewrites]
     assert [commit.prewrite_key for commit in commits] == [prewrite.prewrite_key for prewrite in prewrites]
-    # commit_ts rises in the source's order, and each was fetched after the ack of its prewrite
+    # commit_ts increases in the source's order, and each was fetched after the ack of its prewrite
     assert [commit.commit_ts for commit in commits] == sorted(commit.commit_ts for commit in commits)
     assert commits[0].commit_ts > world.pumps.clock_at_ack[0]
     assert commits[3].commit_ts > world.pumps.clock_at_ack[1]
@@ -104,7 +105,7 @@ def test_stopped_while_waiting_commits_nothing(world: World) -> None:
     assert not world.pumps.got
 
 
-def test_killed_before_the_journal_a_transaction_is_rolled_back_and_published_anew(world: World) -> None:
+def test_a_transaction_not_in_the_journal_is_rolled_back_and_published_again(world: World) -> None:
     # S4-49
     uncommitted = UncommittedBatches(SOURCE)
     world.publisher.prewrite(uncommitted, rows(1, 2))
@@ -156,7 +157,7 @@ def test_the_file_of_open_batches_stays_small_and_lists_all_open_ones(tmp_path: 
     last.close()
 
 
-def test_killed_after_the_journal_its_commits_are_sent_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_in_the_journal_are_sent_again_after_a_kill(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     # S4-49
     def crash(*_: object) -> str:
         raise RuntimeError("kill -9")
@@ -182,7 +183,7 @@ def test_killed_after_the_journal_its_commits_are_sent_again(world: World, monke
     assert [world.status(prewrite) for prewrite in prewrites] == [Committed(commit.commit_ts) for commit in commits]
 
 
-def test_a_ddl_comes_with_its_job(world: World) -> None:
+def test_a_ddl_is_published_with_its_job(world: World) -> None:
     # S0-15
     for number in (1, 2, 3):
         world.publisher.publish(
@@ -276,7 +277,7 @@ def test_chunks_of_a_load_stay_undecided_until_all_are_committed(world: World, m
     ]  # fmt: skip
 
 
-def test_one_process_per_folder(world: World) -> None:
+def test_a_second_process_on_the_folder_is_refused(world: World) -> None:
     with pytest.raises(Permanent, match="another process holds"):
         Journal(world.folder)
 
@@ -290,7 +291,7 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
             Journal(tmp_path)
 
 
-def test_a_journal_that_cannot_be_written_stops_it(world: World) -> None:
+def test_a_journal_that_cannot_be_written_stops_the_publisher(world: World) -> None:
     world.journal._db.execute("PRAGMA query_only = ON")
     with pytest.raises(Transient, match="journal fails"):
         world.publisher.publish(SOURCE, rows(1, 1), position(1))
@@ -332,7 +333,7 @@ def test_many_threads_publish_for_their_sources(tmp_path: Path) -> None:
     world.journal.close()
 
 
-def test_without_outgoing_commits_nothing_is_waited_for(world: World) -> None:
+def test_prewriting_nothing_sends_nothing_and_a_stop_reports_the_unavailable_pd(world: World) -> None:
     uncommitted = UncommittedBatches(SOURCE)
     world.publisher.prewrite(uncommitted, [])
     assert not uncommitted.batches

@@ -1,7 +1,7 @@
-"""Drawn ALTER statements between drawn changes of rows, from real logs: definitions and rows are those of the source.
+"""Random ALTER statements between random row changes, from real logs: definitions and rows equal those of the source.
 
-What the log holds is followed by the catalog and read by it; a copy gets what is published. At the end the catalog has
-what SHOW CREATE TABLE says, and the copy the rows that SELECT shows.
+The catalog follows the log and decodes its rows; a copy gets what is published. At the end the catalog matches SHOW
+CREATE TABLE, and the copy has the rows that SELECT shows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS = 40
 
 @pytest.fixture
 def copy(request: pytest.FixtureRequest) -> Iterator[LoggedCopy]:
-    """Of the server that the test's parameter names."""
+    """A copy of the server that the test's parameter names."""
     server: MariaDb = request.getfixturevalue(request.param)
     server.wipe()
     execute(server, "CREATE DATABASE shop")
@@ -48,7 +48,7 @@ def check_random_alters(copy: LoggedCopy, seed: int, steps: int) -> None:
 
 
 def follow_to_end(copy: LoggedCopy) -> None:
-    """Or to a DDL that cannot be expressed in the dialect of the copy, which is refused by name."""
+    """Follow the log to its end, or to a DDL that the copy's dialect cannot express, which is refused with its name."""
     try:
         copy.catch_up()
     except TargetRefused as error:
@@ -60,7 +60,7 @@ def follow_to_end(copy: LoggedCopy) -> None:
 
 
 def compare_definitions(copy: LoggedCopy) -> None:
-    """The catalog's tables are those that the server shows."""
+    """Check that the catalog's tables are those that the server shows."""
     database = copy.described_database("shop")
     assert database is not None
     for table in database.tables:
@@ -73,7 +73,7 @@ def compare_definitions(copy: LoggedCopy) -> None:
 
 
 def describe(info: Json) -> list[object]:
-    """What a definition says of its table, without ids and what its older rows hold."""
+    """The parts of a definition to compare: without ids and the history of older rows."""
     own = {"id", "max_col_id", "max_idx_id", "cols", "index_info", CREATE_KEY, SOURCE_KEY}
     past = {"id", "origin_default", "origin_default_bit"}
     columns = [{key: value for key, value in column.items() if key not in past} for column in info["cols"]]

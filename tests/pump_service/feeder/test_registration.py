@@ -1,4 +1,4 @@
-"""Which folder a feeder may start on: its own, newest one (R-10)."""
+"""On which folder a feeder may start: only on its own, newest one (R-10)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def publish(journal: Journal, first: int = 1) -> None:
     publisher.publish("s", rows(first, 2), position(first))
 
 
-def test_it_starts_again_on_its_own_folder_after_any_end(etcd: EtcdClient, tmp_path: Path) -> None:
+def test_a_feeder_restarts_on_its_own_folder_after_a_stop_or_kill(etcd: EtcdClient, tmp_path: Path) -> None:
     for number, clean in enumerate((True, False, False, True), 1):
         journal, registration = start(etcd, tmp_path / "a")
         publish(journal, number)

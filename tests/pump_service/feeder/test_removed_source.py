@@ -1,4 +1,4 @@
-"""A source that was removed from the configuration blocks nobody: its uncommitted batches are rolled back."""
+"""A source removed from the configuration does not block the others: its uncommitted batches are rolled back."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class World:
         self.publisher = Publisher(self.journal, self.pumps, self.clock, threading.Event())
 
     def restart(self) -> None:
-        self.journal.close()  # close() only adds a note that saves work; a crash ends the same without it
+        # close() only adds a note that saves work; after a crash the result is the same without it
+        self.journal.close()
         self._open()
 
     def ask(self, prewrites: list[pb.Binlog], *named: str) -> set[Status]:
@@ -82,7 +83,7 @@ def test_the_load_of_a_removed_source_is_rolled_back_at_the_pumps_once(world: Wo
             "load": {"state": "rolled back", "rows": 3, "tables": 1, "tables_done": 0},
         }
     ]
-    # It starts anew when it comes back, and the registry still has the folder as the newest one.
+    # It is loaded again when it returns, and the registry still recognises the folder as the newest one.
     assert (read_load_record(world.journal, LOADED), set(world.journal.read_positions())) == ({}, {OTHER})
     assert world.journal.load_tables(LOADED) == {}
     assert world.journal.last_commit_ts() == last
@@ -93,7 +94,7 @@ def test_the_load_of_a_removed_source_is_rolled_back_at_the_pumps_once(world: Wo
     assert describe_removed(world.journal, [OTHER, LOADED]) == []
 
 
-def test_killed_after_the_rollback_the_next_process_sends_it(world: World) -> None:
+def test_after_a_kill_the_next_process_sends_the_rollbacks(world: World) -> None:
     world.restart()
     roll_back_removed_loads(world.journal, [OTHER])
     world.restart()
@@ -104,7 +105,7 @@ def test_killed_after_the_rollback_the_next_process_sends_it(world: World) -> No
 
 def test_prewrites_that_a_power_cut_left_are_rolled_back_too(world: World) -> None:
     world.journal.close()
-    (world.folder / "open").write_bytes(b"")  # the notes beside the journal are not synced
+    (world.folder / "open").write_bytes(b"")  # the file of notes next to the journal is not synced
     world._open()
     roll_back_removed_loads(world.journal, [OTHER])
     assert world.publisher.roll_back_previous() == 6

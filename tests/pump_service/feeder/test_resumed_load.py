@@ -195,7 +195,7 @@ def test_without_gtids_positions_are_file_offsets(mysql: MySql, tmp_path: Path) 
 
 
 def test_a_refused_load_is_rolled_back_completely(either: MariaDb, tmp_path: Path) -> None:
-    """What can never be committed must not block the pumps' watermark."""
+    """A load that can never be committed must not block the pumps' watermark."""
     pumps, clock = DyingPumps(), CountingClock()
     interrupt_load(either, tmp_path, pumps, clock)
     execute(either, f"CREATE TABLE {DB}.other (id INT) ENGINE = MyISAM")

@@ -1,7 +1,7 @@
-"""DDL of a MySQL source under DM's lists and routes: its vectors (data-migration 6.11), from the statement to the text.
+"""DDL of a MySQL source under DM's lists and routes: DM's test vectors (data-migration 6.11), from statement to text.
 
 The session's database is `test`; only s1 is replicated, as xs1. DM refuses parts of a statement by names alone; here
-the definitions are known, so a copy of a table that is left out keeps its shape.
+the definitions are known, so a copy of a table that is left out keeps its columns.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def applied(followed: Followed, skip: int) -> list[str]:
     return texts
 
 
-def test_a_database_has_its_name_at_the_target(followed: Followed) -> None:  # S4-05
+def test_a_database_gets_its_routed_name_at_the_target(followed: Followed) -> None:  # S4-05
     (text,) = applied(followed, 1)
     assert text.startswith("CREATE DATABASE `xs1` ")
 
@@ -81,7 +81,9 @@ def test_a_database_has_its_name_at_the_target(followed: Followed) -> None:  # S
         ("TRUNCATE s1.t1", ["TRUNCATE TABLE `xs1`.`t1`"]),
     ],
 )
-def test_vectors_of_dm(followed: Followed, statement: str, texts: list[str]) -> None:  # S4-04 S4-05 R-28
+def test_statements_match_the_vectors_of_dm(
+    followed: Followed, statement: str, texts: list[str]
+) -> None:  # S4-04 S4-05 R-28
     followed.run(*BASE, db="test")
     skip = len(followed.jobs)
     followed.run(statement, db="test")

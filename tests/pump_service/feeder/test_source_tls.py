@@ -1,4 +1,4 @@
-"""Sources and trackers over TLS: the log, the checks and the scratch databases of servers that accept nothing else."""
+"""Sources and trackers over TLS: the log, the checks and the scratch databases of servers that accept only TLS."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mariadb_by_tls(files: Tls) -> Iterator[MariaDb]:
 
 @pytest.fixture
 def mysql_by_tls(files: Tls, mysql: MySql) -> Iterator[MySql]:
-    """The session's server with the test's certificate instead of the one that it generated."""
+    """The session's server with the test's certificate instead of its generated one."""
     before = [("ssl_ca", "ca.pem"), ("ssl_cert", "server-cert.pem"), ("ssl_key", "server-key.pem")]
     for names in [(name.replace("-", "_"), str(file)) for name, file in tls_options(files)], before:
         execute(mysql, *(f"SET GLOBAL {name} = '{file}'" for name, file in names), "ALTER INSTANCE RELOAD TLS")
@@ -82,7 +82,7 @@ def test_a_log_is_read_by_tls_whatever_its_size(server: MariaDb, files: Tls) -> 
         assert ask(link, "SHOW SESSION STATUS LIKE 'Ssl_version'")[0][1].startswith("TLSv1")
 
 
-def test_a_tracker_by_tls_and_the_checks_of_both(server: MariaDb, files: Tls) -> None:
+def test_a_tracker_and_the_checks_use_tls(server: MariaDb, files: Tls) -> None:
     at = {"host": server.host, "port": server.port, "security": security(files), **USER}
     report = run_checks(FeederFile.model_validate({"tracker": at, "source": [{"name": "s1", **at}]}))
     assert [finding for _, finding in report if finding.verdict == "fail"] == []
@@ -95,7 +95,7 @@ def test_a_tracker_by_tls_and_the_checks_of_both(server: MariaDb, files: Tls) ->
         tracker.rebuild([])
 
 
-def test_certificate_errors_are_named(server: MariaDb, files: Tls, tmp_path: Path) -> None:
+def test_certificate_errors_are_reported(server: MariaDb, files: Tls, tmp_path: Path) -> None:
     with pytest.raises(SourceRefused, match="ssl-cert"):
         connect(source_of(server, security=security(files, "ssl-cert", "ssl-key"), **USER))
     other = security(files) | {"ssl-ca": str(certificate(tmp_path).ca)}
@@ -104,7 +104,7 @@ def test_certificate_errors_are_named(server: MariaDb, files: Tls, tmp_path: Pat
     assert "`security`" in refused.value.hint
 
 
-def test_a_server_without_tls_gets_no_password_in_the_clear(mariadb_source: MariaDb, files: Tls) -> None:
+def test_a_server_without_tls_gets_no_unencrypted_password(mariadb_source: MariaDb, files: Tls) -> None:
     with pytest.raises(SourceUnavailable, match="SSL is required") as refused:
         connect(source_of(mariadb_source, security=security(files)))
     assert "`security`" in refused.value.hint

@@ -1,4 +1,4 @@
-"""A tracker that fails at any point of a DDL: the definitions are those of a tracker that did not fail."""
+"""A tracker that fails at any point of a DDL: the definitions equal those of a tracker that did not fail."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Tracked:
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
-        """What is followed within is undone; the tracker is left as it is then, and rebuilt."""
+        """Undo what is followed in the block; the tracker's contents stay, and are rebuilt."""
         follower = self.catalog._followers[self.source]
         undo, online = self.catalog._writer.save_state(), dict(follower.online)
         follower.invalidate_tracker()
@@ -98,7 +98,7 @@ class Tracked:
         return [repr(change.body).replace(self.source, "SOURCE") for change in changes]
 
     def definitions(self) -> str:
-        """All of them."""
+        """All definitions of the catalog."""
         return repr(list(self.catalog.state.to_rows())).replace(self.source, "SOURCE")
 
 
@@ -110,7 +110,7 @@ def tracked(empty_mariadb: MariaDb) -> Iterator[Tracked]:
 
 
 @pytest.mark.parametrize("draws", [2, pytest.param(0, marks=pytest.mark.soak)], ids=["drawn", "every command"])
-def test_the_tracker_goes_away_before_in_and_after_each_command(
+def test_the_tracker_may_fail_before_during_and_after_each_command(
     draws: int, tracked: Tracked, breaker: Breaker, empty_mariadb: MariaDb
 ) -> None:
     # S4-01
@@ -135,17 +135,17 @@ def test_the_tracker_goes_away_before_in_and_after_each_command(
 
 
 def follow_with_retries(tracked: Tracked, text: str, breaker: Breaker, at: int, moment: str) -> list[str]:
-    """Retry until the tracker is there, as the worker does."""
+    """Retry until the tracker is available, as the worker does."""
     version = tracked.catalog.version
     breaker.arm(at, moment)
     for _ in range(3):
         with contextlib.suppress(SourceUnavailable):
             return tracked.follow(text)
-        assert tracked.catalog.version == version, "what failed has changed nothing"
+        assert tracked.catalog.version == version, "a failed attempt has changed nothing"
     raise AssertionError(f"{text}: broken {moment} command {at}, and never again there")
 
 
-def test_a_silent_network_is_not_waited_for_for_ever(empty_mariadb: MariaDb) -> None:
+def test_a_silent_network_does_not_block_forever(empty_mariadb: MariaDb) -> None:
     with TcpLink(empty_mariadb.host, empty_mariadb.port) as link:
         tracked = Tracked(empty_mariadb, host=link.host, port=link.port, read_timeout=0.2)
         tracked.follow("CREATE DATABASE shop")
@@ -169,7 +169,7 @@ def test_a_tracker_that_lost_its_databases_gets_them_again(tracked: Tracked, emp
         tracked.follow("ALTER TABLE t ADD y INT")
 
 
-def test_a_tracker_that_accepts_nothing_now_is_waited_for(tracked: Tracked, empty_mariadb: MariaDb) -> None:
+def test_the_feeder_waits_for_a_tracker_that_accepts_no_statements(tracked: Tracked, empty_mariadb: MariaDb) -> None:
     tracked.follow(SCRIPT[0])
     tracked.follow(SCRIPT[1])
     with empty_mariadb.connect() as other, other.cursor() as cursor:

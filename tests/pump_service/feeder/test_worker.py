@@ -1,4 +1,4 @@
-"""A worker over a log in memory: batches, statements on their own, what is waited for and what stops it."""
+"""A worker over a log in memory: batches, statements alone, faults that it waits for, and faults that stop it."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def ids_of(binlogs: Sequence[pb.Binlog]) -> list[str]:
     return [(read_key(binlog.prewrite_key) or (0, ""))[1].split("|")[1] for binlog in binlogs]
 
 
-def test_rows_travel_together_and_statements_alone_in_the_sources_order(world: World) -> None:
+def test_rows_are_published_in_batches_and_statements_alone_in_the_sources_order(world: World) -> None:
     world.feed(rows(1), rows(2, (5, 6)), statement(3, "CREATE TABLE u (a INT)"), rows(4), rows(5))
     world.settle(5)
     commits = sorted(world.pumps.of_type(pb.Commit), key=lambda commit: commit.commit_ts)
@@ -177,16 +177,16 @@ def test_a_transaction_outside_the_lists_only_moves_the_position(world: World) -
     assert world.worker.counts.left_out == 3
 
 
-def test_a_tracker_that_is_away_is_waited_for(world: World) -> None:
+def test_the_worker_waits_for_an_unreachable_tracker(world: World) -> None:
     world.catalog.failures = [SourceUnavailable("the tracker cannot be reached")]
     world.feed(statement(1, "CREATE TABLE u (a INT)"))
     world.settle(1)
     assert world.catalog.followed == ["CREATE TABLE u (a INT)"]
-    while world.worker.trouble:  # it is over a moment behind the publishing
+    while world.worker.trouble:  # this ends a moment after the publishing
         threading.Event().wait(0.01)
 
 
-def test_other_sources_have_the_catalog_while_one_waits_for_its_tracker(world: World) -> None:
+def test_other_sources_can_use_the_catalog_while_one_waits_for_its_tracker(world: World) -> None:
     world.catalog.failures = [SourceUnavailable("the tracker cannot be reached")] * (1 << 20)
     world.feed(statement(1, "CREATE TABLE u (a INT)"))
     while not world.worker.trouble:
@@ -197,7 +197,7 @@ def test_other_sources_have_the_catalog_while_one_waits_for_its_tracker(world: W
     world.settle(1)
 
 
-def test_an_unsupported_statement_stops_the_source_and_is_named(world: World) -> None:
+def test_an_unsupported_statement_stops_the_source_and_is_reported(world: World) -> None:
     world.catalog.failures = [SchemaError("the tracker refuses a statement of the source")]
     world.feed(rows(1), statement(2, "CREATE TABLE x"), rows(3))
     assert isinstance(world.ended.get(timeout=60), SchemaError)
@@ -207,14 +207,14 @@ def test_an_unsupported_statement_stops_the_source_and_is_named(world: World) ->
     assert ids_of(world.pumps.of_type(pb.Commit)) == ["0-1-1"]
 
 
-def test_an_error_of_the_log_stops_it_after_the_transactions_already_read(world: World) -> None:
+def test_an_error_of_the_log_stops_the_worker_after_the_transactions_already_read(world: World) -> None:
     world.feed(rows(1))
     world.log.batches.put(SchemaError("purged"))
     assert str(world.ended.get(timeout=60)) == "purged"
     assert ids_of(world.pumps.of_type(pb.Commit)) == ["0-1-1"]
 
 
-def test_it_stops_when_asked_also_while_it_waits(world: World) -> None:
+def test_the_worker_stops_when_asked_even_while_it_waits(world: World) -> None:
     world.pumps.failures = 1 << 30
     world.feed(rows(1))
     while not world.worker.trouble:
@@ -224,7 +224,7 @@ def test_it_stops_when_asked_also_while_it_waits(world: World) -> None:
     assert not world.journal.read_positions()
 
 
-def test_the_page_of_metrics(world: World) -> None:
+def test_metrics_page_shows_the_workers_counts(world: World) -> None:
     world.feed(rows(1), rows(2, (5, 6)))
     world.settle(2)
     while not world.worker.counts.last_ms:
@@ -249,7 +249,7 @@ def test_the_page_of_metrics(world: World) -> None:
     assert 'binlake_feeder_up{source="shard-1"} 0' in metrics_page([world.worker], world.publisher)[0]
 
 
-def test_a_statement_is_replaced_or_skipped_where_the_configuration_says_so(world: World) -> None:
+def test_a_statement_is_replaced_or_skipped_as_configured(world: World) -> None:
     world.feed(statement(90, "CREATE TABLE a"), statement(91, "ODD THING"), statement(92, "ANOTHER"))
     world.settle(position(92).offset)
     assert world.catalog.followed == ["CREATE TABLE a", "ALTER TABLE t ADD a INT", "-- none"]
@@ -263,7 +263,7 @@ def test_an_unsupported_change_names_its_transaction(world: World) -> None:
     assert failure.where["transaction"] == "0-1-7"
 
 
-def test_a_failing_journal_is_not_an_error_of_one_source(world: World) -> None:
+def test_a_failing_journal_ends_the_feeder_not_one_source(world: World) -> None:
     world.journal._db.execute("PRAGMA query_only = ON")
     world.feed(rows(1))
     assert isinstance(world.ended.get(timeout=30), SharedFailure)

@@ -1,4 +1,4 @@
-"""Timestamps: unique, rising, across restarts and clock steps; and the led clock of a replay."""
+"""Timestamps are unique and increase, across restarts and clock steps; and the led clock of a replay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW = 1_795_000_000_000
 BOUND = tso.compose(NOW, 1)
 
 
-def test_batches_are_unique_and_rising(tmp_path: Path) -> None:  # S0-16
+def test_batches_are_unique_and_increasing(tmp_path: Path) -> None:  # S0-16
     oracle = Oracle(tmp_path, now_ms=lambda: NOW)
     last = 0
     for count in (1, 7, 1000, 1, 3):
@@ -27,7 +27,7 @@ def test_batches_are_unique_and_rising(tmp_path: Path) -> None:  # S0-16
         last = given_now
 
 
-def test_a_full_millisecond_moves_the_whole_batch_on(tmp_path: Path) -> None:  # S0-16
+def test_a_full_millisecond_moves_the_whole_batch_to_the_next(tmp_path: Path) -> None:  # S0-16
     oracle = Oracle(tmp_path, now_ms=lambda: NOW)
     oracle.take(100_000)
     oracle.take(100_000)
@@ -43,7 +43,7 @@ def test_a_restart_with_the_clock_set_back_gives_greater_timestamps(tmp_path: Pa
 
 @settings(max_examples=examples(30), deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(-5000, 5000), st.booleans(), st.integers(1, 500)), max_size=12))
-def test_nothing_ever_repeats(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool, int]]) -> None:
+def test_timestamps_never_repeat(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool, int]]) -> None:
     folder, clock, last = tmp_path_factory.mktemp("tso"), [NOW], 0
     oracle = Oracle(folder, now_ms=lambda: clock[0])
     for step, restart, count in steps:
@@ -80,7 +80,7 @@ def test_a_led_clock_waits_for_room_and_continues_when_the_bound_moves(tmp_path:
     assert tso.compose(NOW) < taken[0] < tso.compose(NOW + 5)
 
 
-def test_a_released_clock_runs_on_at_real_pace_from_the_bound(tmp_path: Path) -> None:
+def test_a_released_clock_advances_in_real_time_from_the_bound(tmp_path: Path) -> None:
     now = NOW + 50_000_000
     oracle = Oracle(tmp_path, led_from=1, now_ms=lambda: now)
     oracle.lead(BOUND)
@@ -91,7 +91,7 @@ def test_a_released_clock_runs_on_at_real_pace_from_the_bound(tmp_path: Path) ->
     assert tso.physical(oracle.take(1)) - tso.physical(first) == 1000
 
 
-def test_a_restart_keeps_the_led_clock_led(tmp_path: Path) -> None:
+def test_the_clock_is_still_led_after_a_restart(tmp_path: Path) -> None:
     oracle = Oracle(tmp_path, led_from=1, now_ms=lambda: NOW)
     oracle.lead(BOUND)
     before = oracle.take(1)
@@ -101,17 +101,17 @@ def test_a_restart_keeps_the_led_clock_led(tmp_path: Path) -> None:
     assert before < again.take(1) < tso.compose(NOW + 3)
 
 
-def test_the_clock_is_never_led_back(tmp_path: Path) -> None:  # R-09
+def test_a_bound_below_given_timestamps_is_refused(tmp_path: Path) -> None:  # R-09
     oracle = Oracle(tmp_path, now_ms=lambda: NOW)
     oracle.take(1)
     with pytest.raises(Permanent, match="already given out"):
         oracle.lead(tso.compose(NOW - 5))
 
 
-def test_held_restarts_repeat_nothing_and_never_pass_the_bound(tmp_path: Path) -> None:
+def test_restarts_of_a_held_clock_repeat_no_timestamp_and_never_pass_the_bound(tmp_path: Path) -> None:
     Oracle(tmp_path, led_from=1, now_ms=lambda: NOW).lead(BOUND)
     last, full = 0, False
-    # Each restart skips what was reserved ahead, until the millisecond below the bound is used up.
+    # Each restart skips the timestamps reserved ahead, until the millisecond below the bound is used up.
     while not full:
         oracle = Oracle(tmp_path, now_ms=lambda: NOW)
         try:
@@ -122,12 +122,12 @@ def test_held_restarts_repeat_nothing_and_never_pass_the_bound(tmp_path: Path) -
             assert last < taken < BOUND
             last = taken
     assert last > 0
-    # The replayer may still move the bound, however little.
+    # The replayer can still move the bound, however little.
     again = Oracle(tmp_path, now_ms=lambda: NOW)
     assert again.lead(BOUND + 1) < BOUND
 
 
-def test_an_unreadable_bound_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:
+def test_an_unreadable_bound_is_an_error(tmp_path: Path) -> None:
     Oracle(tmp_path).take(1)
     (tmp_path / "tso.json").write_text("{")
     with pytest.raises(ConfigError, match=r"tso\.json"):
@@ -153,11 +153,11 @@ def test_a_bound_that_was_not_saved_is_not_used(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(OSError, match="No space"):
             oracle.take(1)
     last = oracle.take(1)
-    assert tso.physical(last) == NOW + 10_000, "a lead that was not saved is not in force"
+    assert tso.physical(last) == NOW + 10_000, "a lead that was not saved has no effect"
     assert Oracle(tmp_path, now_ms=lambda: NOW).take(1) > last
 
 
-def test_one_flipped_bit_in_the_saved_bound_is_an_error_not_a_lower_bound(tmp_path: Path) -> None:  # S0-16
+def test_a_flipped_bit_in_the_saved_bound_is_an_error(tmp_path: Path) -> None:  # S0-16
     oracle = Oracle(tmp_path, now_ms=lambda: NOW)
     oracle.take(1)
     file = tmp_path / "tso.json"

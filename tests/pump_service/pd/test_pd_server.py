@@ -21,7 +21,7 @@ from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from pump_service.pd import PlacementDriver
 
 
-def test_clients_with_mixed_batches_never_share_a_timestamp(tmp_path: Path) -> None:  # S0-16
+def test_concurrent_clients_never_share_a_timestamp(tmp_path: Path) -> None:  # S0-16
     with PlacementDriver(tmp_path) as driver:
         taken: list[list[tuple[int, int]]] = [[] for _ in range(4)]
 
@@ -45,7 +45,7 @@ def test_clients_with_mixed_batches_never_share_a_timestamp(tmp_path: Path) -> N
     assert all(end < start for (_, end), (start, _) in itertools.pairwise(ranges))
 
 
-def test_the_cluster_id_is_learned_kept_and_checked(tmp_path: Path) -> None:  # R-09
+def test_the_cluster_id_is_generated_stored_and_checked(tmp_path: Path) -> None:  # R-09
     with PlacementDriver(tmp_path / "a", cluster_id=6791641053252586769) as driver:
         assert PdClient([driver.url]).cluster_id() == 6791641053252586769
         with pytest.raises(Permanent, match="cluster id 6791641053252586769, expected 5"):
@@ -54,12 +54,12 @@ def test_the_cluster_id_is_learned_kept_and_checked(tmp_path: Path) -> None:  # 
         PlacementDriver(tmp_path / "a", cluster_id=7)
 
 
-def test_one_process_per_directory(tmp_path: Path) -> None:
+def test_a_second_process_on_the_directory_is_refused(tmp_path: Path) -> None:
     with PlacementDriver(tmp_path), pytest.raises(ConfigError, match="another placement driver"):
         PlacementDriver(tmp_path)
 
 
-def test_an_unreachable_pd_is_named() -> None:
+def test_an_unreachable_pd_is_reported_with_its_url() -> None:
     with pytest.raises(SourceUnavailable, match=r"PD cannot be reached.*pd-urls=http://127.0.0.1:1"):
         PdClient(["http://127.0.0.1:1"], timeout_s=0.3).cluster_id()
 
@@ -130,8 +130,8 @@ asyncio.run(main(*sys.argv[1].removeprefix("http://").split(":")))
 """
 
 
-def test_an_ordinary_etcd_client_works_against_it(tmp_path: Path) -> None:
-    # In a process of its own: it registers etcd's message names.
+def test_an_ordinary_etcd_client_works(tmp_path: Path) -> None:
+    # In a separate process, because it registers etcd's message names.
     with PlacementDriver(tmp_path) as driver:
         ran = subprocess.run(
             [sys.executable, "-c", _AETCD, driver.url], capture_output=True, text=True, timeout=300, check=False
@@ -139,7 +139,7 @@ def test_an_ordinary_etcd_client_works_against_it(tmp_path: Path) -> None:
     assert ran.stdout.strip() == "ok", ran.stderr
 
 
-def test_only_the_names_on_the_list_may_call(tmp_path: Path) -> None:
+def test_only_callers_with_an_allowed_name_are_served(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own, pump, stranger = (authority.tls(name) for name in ("pd", "pump", "stranger"))
     listed = replace(own, allowed_cn=("pump", "drainer"))

@@ -1,4 +1,4 @@
-"""The embedded etcd's store: what a crash, a full disk, a restart and a slow watcher must not do to it."""
+"""The embedded etcd's store survives a crash, a full disk, a restart and a slow watcher."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_transaction_that_fails_half_way_changes_nothing(tmp_path: Path) -> No
     assert state(reopened(store, tmp_path)) == {b"a": b"1"}
 
 
-def test_a_write_that_the_disk_refuses_is_not_seen_and_ends_all_writing(
+def test_a_failed_write_is_not_visible_and_no_later_write_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = KvStore(tmp_path)
@@ -71,7 +71,7 @@ def test_a_torn_tail_is_cut_off_and_writing_continues(tmp_path: Path, tail: byte
     assert state(reopened(store, tmp_path)) == {b"a": b"v", b"b": b"v"}
 
 
-def test_damage_before_the_tail_is_an_error_not_a_loss(tmp_path: Path) -> None:
+def test_damage_before_the_tail_is_an_error(tmp_path: Path) -> None:
     store = KvStore(tmp_path)
     put(store, b"a")
     put(store, b"b")
@@ -83,7 +83,7 @@ def test_damage_before_the_tail_is_an_error_not_a_loss(tmp_path: Path) -> None:
         KvStore(tmp_path)
 
 
-def test_history_outlives_a_restart_and_ends_at_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_survives_a_restart_and_ends_at_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = KvStore(tmp_path)
     first = put(store, b"a", b"1")
     put(store, b"a", b"2")
@@ -110,7 +110,7 @@ def test_a_watcher_too_far_behind_gets_an_error(tmp_path: Path, monkeypatch: pyt
     assert [event.kv.mod_revision for event in events] == revisions[3:]
 
 
-def test_no_crash_leaves_a_key_of_a_lease_that_is_gone(tmp_path: Path) -> None:
+def test_no_crash_leaves_a_key_without_its_lease(tmp_path: Path) -> None:
     store = KvStore(tmp_path)
     lease = store.grant(pb.LeaseGrantRequest(TTL=60)).ID
     put(store, b"a", lease=lease)
@@ -126,7 +126,7 @@ def test_no_crash_leaves_a_key_of_a_lease_that_is_gone(tmp_path: Path) -> None:
         store.close()
 
 
-def test_a_lease_gets_its_whole_time_again_after_a_restart_and_then_ends(tmp_path: Path) -> None:
+def test_a_lease_gets_its_full_time_again_after_a_restart_and_then_expires(tmp_path: Path) -> None:
     now = [1000.0]
     store = KvStore(tmp_path, clock=lambda: now[0])
     put(store, b"a", lease=store.grant(pb.LeaseGrantRequest(TTL=10)).ID)
@@ -141,7 +141,7 @@ def test_a_lease_gets_its_whole_time_again_after_a_restart_and_then_ends(tmp_pat
     assert state(store) == {}
 
 
-def test_one_flipped_bit_cuts_off_nothing_without_a_word(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_an_error_and_cuts_nothing_off(tmp_path: Path) -> None:
     store = KvStore(tmp_path)
     for n in range(4):
         put(store, b"k%d" % n, b"value %d" % n)
@@ -153,17 +153,17 @@ def test_one_flipped_bit_cuts_off_nothing_without_a_word(tmp_path: Path) -> None
             journal.write_bytes(whole[:at] + bytes((whole[at] ^ 1 << bit,)) + whole[at + 1 :])
             with pytest.raises(WireError, match="--drop-damaged"):
                 KvStore(tmp_path)
-            assert journal.stat().st_size == len(whole), "nothing was cut"
+            assert journal.stat().st_size == len(whole), "the file was not cut"
     open_files = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with pytest.raises(WireError, match="--drop-damaged"):
             KvStore(tmp_path)
-    assert len(os.listdir("/proc/self/fd")) == open_files, "what does not open is closed"
+    assert len(os.listdir("/proc/self/fd")) == open_files, "a journal that does not open is closed"
     journal.write_bytes(whole)
     assert state(KvStore(tmp_path)) == whole_state
 
 
-def test_a_tail_torn_anywhere_is_cut_and_loses_nothing_before_it(tmp_path: Path) -> None:
+def test_a_torn_tail_is_cut_off_and_all_entries_before_it_stay(tmp_path: Path) -> None:
     store = KvStore(tmp_path)
     journal = tmp_path / JOURNAL
     put(store, b"a", b"1" * 700)
@@ -185,7 +185,7 @@ def test_a_tail_torn_anywhere_is_cut_and_loses_nothing_before_it(tmp_path: Path)
         again.close()
 
 
-def test_a_damaged_entry_is_dropped_by_command_and_those_behind_it_stay(tmp_path: Path) -> None:
+def test_a_damaged_entry_is_dropped_by_command_and_later_entries_stay(tmp_path: Path) -> None:
     store = KvStore(tmp_path)
     first = (tmp_path / JOURNAL).stat().st_size
     lease = store.grant(pb.LeaseGrantRequest(TTL=60)).ID
@@ -205,10 +205,10 @@ def test_a_damaged_entry_is_dropped_by_command_and_those_behind_it_stay(tmp_path
     now[0] += 3600
     store.expire()
     assert state(store) == {b"c": b"v"}, "the lease whose entry was dropped still ends"
-    assert state(reopened(store, tmp_path)) == {b"c": b"v"}, "the next start meets no damage"
+    assert state(reopened(store, tmp_path)) == {b"c": b"v"}, "the next start finds no damage"
 
 
-def test_a_snapshot_that_the_disk_refuses_fails_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_snapshot_does_not_fail_the_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kvstore, "COMPACT_BYTES", 0)
     store = KvStore(tmp_path)
 
@@ -222,7 +222,7 @@ def test_a_snapshot_that_the_disk_refuses_fails_no_write(tmp_path: Path, monkeyp
     assert state(reopened(store, tmp_path)) == {b"a": b"1", b"b": b"2"}
 
 
-def test_a_journal_of_the_version_before_is_read(tmp_path: Path) -> None:
+def test_a_journal_of_the_previous_version_is_read(tmp_path: Path) -> None:
     event = pb.Event(kv=pb.KeyValue(key=b"a", value=b"1", create_revision=2, mod_revision=2, version=1))
     body = pb.WatchResponse(header=pb.ResponseHeader(revision=2), events=[event]).SerializeToString()
     (tmp_path / JOURNAL).write_bytes(struct.pack("<cII", b"E", len(body), google_crc32c.value(body)) + body)

@@ -1,4 +1,4 @@
-"""The embedded placement driver's streams: a restart under a client, a client that goes, a clock that is led."""
+"""The embedded placement driver's streams: restarts, clients that disconnect, and a clock that is led."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_another_cluster_behind_the_same_url_is_refused(tmp_path: Path) -> None:
     client.close()
 
 
-def test_a_count_that_no_millisecond_holds_is_refused(tmp_path: Path) -> None:
+def test_a_count_larger_than_a_millisecond_holds_is_refused(tmp_path: Path) -> None:
     with PlacementDriver(tmp_path) as driver:
         client = PdClient([driver.url])
         with pytest.raises(Permanent, match="cannot give 200000"):
@@ -73,7 +73,7 @@ def test_a_count_that_no_millisecond_holds_is_refused(tmp_path: Path) -> None:
         client.close()
 
 
-def test_a_watch_reports_that_the_server_went_away(tmp_path: Path) -> None:
+def test_a_watch_reports_that_the_server_stopped(tmp_path: Path) -> None:
     driver = PlacementDriver(tmp_path).start()
     etcd = EtcdClient([driver.url])
     watch = etcd.watch(b"k")
@@ -85,7 +85,7 @@ def test_a_watch_reports_that_the_server_went_away(tmp_path: Path) -> None:
     etcd.close()
 
 
-def test_a_refused_call_leaves_the_watch_of_another_thread_alone(tmp_path: Path) -> None:
+def test_a_refused_call_does_not_affect_the_watch_of_another_thread(tmp_path: Path) -> None:
     with PlacementDriver(tmp_path) as driver:
         etcd = EtcdClient([driver.url])
         watch = etcd.watch(b"k")
@@ -108,9 +108,9 @@ def test_a_wait_for_a_led_clock_ends_with_its_client_or_with_the_bound(tmp_path:
         with pytest.raises(SourceUnavailable, match="no timestamp within"):
             impatient.tso(60_000)
         deadline = time.monotonic() + 60
-        # The server's thread is free again: nobody waits for that batch any more.
+        # The server's thread is free again, because the client no longer waits for that batch.
         while any(frame.f_locals.get("self") is driver._oracle for frame in _frames()):
-            assert time.monotonic() < deadline, "a thread still waits for a client that is gone"
+            assert time.monotonic() < deadline, "a thread still waits for a disconnected client"
             time.sleep(0.05)
         taken: list[int] = []
         waiter = threading.Thread(target=lambda: taken.append(patient.tso(60_000)))
@@ -132,7 +132,7 @@ def _frames() -> list[FrameType]:
 
 
 @pytest.mark.process
-def test_the_command_is_led_keeps_it_and_ends_cleanly(tmp_path: Path) -> None:
+def test_the_command_starts_led_stays_led_and_stops_cleanly(tmp_path: Path) -> None:
     def run(led: tuple[str, ...]) -> tuple[subprocess.Popen[str], str]:
         command = [sys.executable, "-m", "binlake.cli", "pd", "--addr=127.0.0.1:0", f"--data-dir={tmp_path}", *led]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -147,7 +147,7 @@ def test_the_command_is_led_keeps_it_and_ends_cleanly(tmp_path: Path) -> None:
     clock.lead(tso.compose(NOW + 500))
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
-    # Led still, without being told again: the wall clock plays no part before the release.
+    # Still led without the option: the wall clock has no effect before the release.
     process, url = run(())
     pd, clock = PdClient([url]), ClockClient([url])
     assert tso.physical(pd.tso()) == NOW + 499
@@ -157,7 +157,7 @@ def test_the_command_is_led_keeps_it_and_ends_cleanly(tmp_path: Path) -> None:
     assert process.wait(60) == 0
 
 
-def test_nobody_leads_a_clock_that_was_not_started_to_be_led(tmp_path: Path) -> None:
+def test_a_clock_not_started_as_led_cannot_be_led(tmp_path: Path) -> None:
     with PlacementDriver(tmp_path, now_ms=lambda: NOW) as driver:
         pd, clock = PdClient([driver.url]), ClockClient([driver.url])
         for call in (lambda: clock.lead(tso.compose(NOW * 2)), clock.release):
@@ -169,7 +169,7 @@ def test_nobody_leads_a_clock_that_was_not_started_to_be_led(tmp_path: Path) -> 
 
 
 @pytest.mark.process
-def test_many_clients_do_not_end_the_answers(tmp_path: Path) -> None:
+def test_many_clients_are_all_answered(tmp_path: Path) -> None:
     hold = threading.Event()
 
     def asked(cluster_id: int):  # type: ignore[no-untyped-def]
@@ -188,7 +188,7 @@ def test_many_clients_do_not_end_the_answers(tmp_path: Path) -> None:
             one.cancel() if one in calls else one.close()
 
 
-def test_what_is_above_the_limit_of_streams_is_refused_and_calls_are_answered(
+def test_streams_above_the_limit_are_refused_and_calls_still_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "STREAMS", 3)
@@ -206,7 +206,7 @@ def test_what_is_above_the_limit_of_streams_is_refused_and_calls_are_answered(
 
 
 @pytest.mark.long
-def test_thousands_of_watches_on_one_stream_cost_no_thread_each(tmp_path: Path) -> None:
+def test_thousands_of_watches_on_one_stream_share_its_threads(tmp_path: Path) -> None:
     with PlacementDriver(tmp_path) as driver, grpc.insecure_channel(driver.url.removeprefix("http://")) as channel:
         done = threading.Event()
 
@@ -229,9 +229,9 @@ def test_thousands_of_watches_on_one_stream_cost_no_thread_each(tmp_path: Path) 
         assert threading.active_count() < before + 20
         etcd = EtcdClient([driver.url])
         etcd.put(b"k0", b"1")
-        told = [next(watch) for _ in range(999)]
-        assert {answer.watch_id % 3 for answer in told} == {1}
-        assert 1 not in {answer.watch_id for answer in told}
+        events = [next(watch) for _ in range(999)]
+        assert {answer.watch_id % 3 for answer in events} == {1}
+        assert 1 not in {answer.watch_id for answer in events}
         done.set()
         watch.cancel()
         etcd.close()

@@ -1,4 +1,4 @@
-"""A pump in a process of its own, attacked over loopback: what that costs it, and whether others are served."""
+"""A pump in a separate process, attacked over loopback: measures the cost, and whether other clients are served."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
 
 WRITE, PULL, INFO = "/binlog.Pump/WriteBinlog", "/binlog.Pump/PullBinlogs", "/binlake.wire.PumpAdmin/Info"
 WATCH = "/grpc.health.v1.Health/Watch"
-_ANSWER_S = 60.0  # this long a client of an attacked pump may wait on a busy machine
+_ANSWER_S = 60.0  # seconds that a client of an attacked pump may wait on a busy machine
 
 
 @dataclass
 class Cost:
-    """What the process used between two moments: seconds of CPU, MiB of memory that it has more (at its peak)."""
+    """What the process used during a block: seconds of CPU, and how many MiB its memory grew (at its peak)."""
 
     cpu_s: float = 0.0
     mib: float = 0.0
@@ -43,7 +43,7 @@ class AttackedPump:
         self._log = log
 
     def log_bytes(self) -> int:
-        """How long its log is."""
+        """Size of the pump's log in bytes."""
         return self._log.stat().st_size
 
     def cpu_s(self) -> float:
@@ -53,7 +53,7 @@ class AttackedPump:
 
     @contextlib.contextmanager
     def costs(self, name: str) -> Iterator[Cost]:
-        """What the block costs the pump; the peak of its memory is told by the kernel."""
+        """Measure what the block costs the pump; the kernel reports the memory peak."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5", encoding="ascii")
         cost, cpu_s, rss = Cost(), self.cpu_s(), self._memory("VmRSS")
         yield cost
@@ -67,23 +67,23 @@ class AttackedPump:
         raise AssertionError(f"no {field}")
 
     def answers(self) -> bool:
-        """Whether a client that comes now can ask and write."""
+        """Whether a new client can ask and write."""
         with Channel(self.address) as channel:
             channel.call(INFO, b"", _ANSWER_S)
             channel.call(WRITE, write_request(b""), _ANSWER_S)
         return True
 
     def threads(self) -> int:
-        """How many it has."""
+        """Number of threads of the process."""
         return self.process.num_threads()
 
     def connections(self) -> int:
-        """How many connections are open at its port."""
+        """Number of connections open at its port."""
         port = int(self.address.rpartition(":")[2])
         return sum(one.laddr.port == port and one.status == "ESTABLISHED" for one in self.process.net_connections())
 
     def store(self, size: int) -> None:
-        """Have it store transactions of 64 KiB, `size` bytes together."""
+        """Make it store transactions of 64 KiB, `size` bytes in total."""
         with Channel(self.address) as channel:
             now = tso.compose(int(time.time() * 1000)) - (size >> 10)
             for at in range(size >> 16):
@@ -92,24 +92,24 @@ class AttackedPump:
                     channel.call(WRITE, write_request(binlog.SerializeToString()), _ANSWER_S)
 
     def store_one(self, size: int) -> None:
-        """Have it store one transaction of `size` bytes."""
+        """Make it store one transaction of `size` bytes."""
         with Channel(self.address) as channel:
             start_ts = tso.compose(int(time.time() * 1000) - 1000)
             for binlog in (prewrite(start_ts, bytes(size)), commit(start_ts, start_ts + 1)):
                 channel.call(WRITE, write_request(binlog.SerializeToString()), _ANSWER_S)
 
-    def takes(self, size: int) -> bool:
-        """Whether a binlog of `size` bytes is taken now."""
+    def accepts(self, size: int) -> bool:
+        """Whether the pump now accepts a binlog of `size` bytes."""
         with Channel(self.address) as channel:
             try:
                 channel.call(WRITE, write_request(prewrite(1, bytes(size)).SerializeToString(), cluster=1), _ANSWER_S)
             except RpcError as error:
-                return "mismatched cluster id" in error.message  # it came as far as the pump
-        raise AssertionError("a write with a foreign cluster id was taken")
+                return "mismatched cluster id" in error.message  # the whole message has reached the pump
+        raise AssertionError("a write with a foreign cluster id was accepted")
 
     @contextlib.contextmanager
     def raw(self, *, window: int | None = None) -> Iterator[RawPeer]:
-        """A peer of raw frames, its streams with `window` bytes."""
+        """A peer of raw frames whose streams have a window of `window` bytes."""
         own = b"" if window is None else frames.settings([(Setting.INITIAL_WINDOW_SIZE, window)])
         with raw(self.address, settings=own) as peer:
             yield peer
@@ -138,7 +138,7 @@ def whole_call(stream_id: int, path: str, message: bytes, more: Sequence[tuple[s
 
 @contextlib.contextmanager
 def attacked_pump(folder: Path) -> Iterator[AttackedPump]:
-    """Starts one; it is killed at the end."""
+    """Starts one and kills it at the end."""
     child = Path(__file__).parent / "pump_child.py"
     errors = (folder / "log").open("w", encoding="utf-8")
     with (

@@ -25,7 +25,7 @@ def cluster() -> MemoryCluster:
 
 @pytest.fixture
 def rpc() -> type[PumpServer]:
-    """The server that the pumps of a test have."""
+    """The server layer that the pumps of a test use."""
     return PumpServer
 
 
@@ -44,7 +44,7 @@ def etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClient]
 
 @pytest.fixture
 def make_pump(rpc: type[PumpServer], tmp_path: Path, cluster: MemoryCluster) -> Iterator[MakePump]:
-    """Starts pumps on the in-memory cluster; stops those that still run."""
+    """Starts pumps on the in-memory cluster, and stops those that still run."""
     running: list[PumpServer] = []
 
     def start(name: str = "pump1", source: object = None, **changes: object) -> PumpServer:

@@ -1,8 +1,9 @@
-"""A disk that can lose, at any operation, all that was not synced: the seam `Files` and the index, recorded.
+"""A disk that can lose, at any operation, everything not yet synced: `Files` and the index, recorded.
 
-The model is harsh: of what was not synced any part may survive: a file's tail sector by sector, a new name or its
-absence, a removed file, any subset of the index's batches. As LevelDB does, the index takes a new log file now and
-then: a sync reaches the batches in it only, and those of the one before are safe once their table is written, later.
+The model is harsh: any part of the unsynced data may survive: a file's tail sector by sector, a new name or its
+absence, a removed file, any subset of the index's batches. Like LevelDB, the index switches to a new log file now and
+then: a sync covers only the batches in the new file, and the batches in the previous file are safe only later, once
+their table is written.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from pump_service.pump.files import Files
 from pump_service.pump.index import Index
 from pump_service.pump.record import Pointer
 
-_SECTOR = 64  # smaller than a disk's, so that small records are torn too
+_SECTOR = 64  # smaller than a disk's sector, so that small records are torn too
 
 
 @dataclass
-class Kept:
-    """One file: its bytes, how many are synced, and whether its name is."""
+class RecordedFile:
+    """One file: its bytes, how many of them are synced, and whether its name is."""
 
     data: bytearray
     synced: int
@@ -43,7 +44,8 @@ class Batch:
 
 @dataclass
 class Disk:
-    """The disk below `folder`. Before operation `crash_at` it keeps what a crash leaves, by `chance`, and `facts()`."""
+    """The disk under `folder`. Before operation `crash_at` it records what a crash leaves (by `chance`) and
+    `facts()`."""
 
     folder: Path
     crash_at: int
@@ -51,7 +53,7 @@ class Disk:
     facts: Callable[[], Any]
     operations: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
-    files: dict[Path, Kept] = field(default_factory=dict)
+    files: dict[Path, RecordedFile] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
     log_start: int = 0
     flushing: bool = False
@@ -65,17 +67,17 @@ class Disk:
         self.operations += 1
 
     def crash(self) -> None:
-        """Keep what is left now, once."""
+        """Record what a crash at this point leaves; only the first call counts."""
         with self.lock:
             if self.left is None:
-                files = {path.name: self._survivor(kept) for path, kept in self.files.items()}
+                files = {path.name: self._survivor(recorded_file) for path, recorded_file in self.files.items()}
                 batches = [one.apply for one in self.batches if one.safe or self.chance.random() < 0.6]
-                found = {name: data for name, data in files.items() if data is not None}
+                surviving = {name: data for name, data in files.items() if data is not None}
                 self.small = {one.name: one.read_bytes() for one in self.folder.glob(".[a-km-z]*")}
-                self.left = (found, batches, self.facts())
+                self.left = (surviving, batches, self.facts())
 
     def batch(self, apply: Callable[[Index], object], *, sync: bool) -> None:
-        """The index has written a batch."""
+        """Record that the index wrote a batch."""
         if not self.flushing and self.chance.random() < 0.15:
             self.log_start, self.flushing = len(self.batches), True
         elif self.flushing and self.chance.random() < 0.3:
@@ -87,18 +89,18 @@ class Disk:
             for one in self.batches[self.log_start :]:
                 one.safe = True
 
-    def _survivor(self, kept: Kept) -> bytes | None:
-        if (kept.removed or not kept.named) and self.chance.random() < 0.5:
+    def _survivor(self, recorded_file: RecordedFile) -> bytes | None:
+        if (recorded_file.removed or not recorded_file.named) and self.chance.random() < 0.5:
             return None
-        data = bytearray(kept.data[: self.chance.randint(kept.synced, len(kept.data))])
-        for at in range(kept.synced, len(data), _SECTOR):
+        data = bytearray(recorded_file.data[: self.chance.randint(recorded_file.synced, len(recorded_file.data))])
+        for at in range(recorded_file.synced, len(data), _SECTOR):
             if self.chance.random() < 0.3:
                 end = min(at + _SECTOR, len(data))
                 data[at:end] = bytes(end - at)
         return bytes(data)
 
     def restore(self, new: Path) -> Any:
-        """Build at `new` what is left of the data directory; the facts of the crash."""
+        """Build the data directory that the crash left at `new`; return the facts recorded at the crash."""
         assert self.left is not None
         files, batches, facts = self.left
         (new / "value").mkdir(parents=True)
@@ -126,7 +128,7 @@ class DiskFiles(Files):
             file = super().open(path, create=create)
             self._paths[file.fileno()] = path
             if create:
-                self._disk.files[path] = Kept(bytearray(), 0, named=False)
+                self._disk.files[path] = RecordedFile(bytearray(), 0, named=False)
             return file
 
     def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
@@ -140,9 +142,11 @@ class DiskFiles(Files):
         with self._disk.lock:
             self._disk.operation()
             super().overwrite(path, at, data)
-            kept = self._disk.files[path]
-            kept.data[at : at + len(data)] = data
-            kept.synced = min(kept.synced, at)  # harsher than a disk: what was there may be lost until the next sync
+            recorded_file = self._disk.files[path]
+            recorded_file.data[at : at + len(data)] = data
+            recorded_file.synced = min(
+                recorded_file.synced, at
+            )  # harsher than a disk: the old content may be lost until the next sync
 
     def truncate(self, file: io.FileIO, size: int) -> None:
         with self._disk.lock:
@@ -153,8 +157,8 @@ class DiskFiles(Files):
     def sync(self, file: io.FileIO) -> None:
         with self._disk.lock:
             self._disk.operation()
-            kept = self._of(file)
-            kept.synced = len(kept.data)
+            recorded_file = self._of(file)
+            recorded_file.synced = len(recorded_file.data)
 
     def remove(self, path: Path) -> None:
         with self._disk.lock:
@@ -163,15 +167,15 @@ class DiskFiles(Files):
             self._disk.files[path].removed = True
 
     def sync_directory(self, directory: Path) -> None:
-        del directory  # there is one
+        del directory  # there is only one directory
         with self._disk.lock:
             self._disk.operation()
-            for path, kept in list(self._disk.files.items()):
-                kept.named = True
-                if kept.removed:
+            for path, recorded_file in list(self._disk.files.items()):
+                recorded_file.named = True
+                if recorded_file.removed:
                     del self._disk.files[path]
 
-    def _of(self, file: io.FileIO) -> Kept:
+    def _of(self, file: io.FileIO) -> RecordedFile:
         return self._disk.files[self._paths[file.fileno()]]
 
 
@@ -180,11 +184,11 @@ def recorded(disk: Disk) -> type[Index]:
 
     class RecordedIndex(Index):
         def write(self, puts: Iterable[tuple[int, Pointer]], **more: Any) -> None:
-            kept = list(puts)
+            entries = list(puts)
             with disk.lock:
                 disk.operation()
-                super().write(kept, **more)
-                disk.batch(lambda index: Index.write(index, kept, **more), sync=bool(more.get("sync")))
+                super().write(entries, **more)
+                disk.batch(lambda index: Index.write(index, entries, **more), sync=bool(more.get("sync")))
 
         def is_durable(self) -> bool:
             with disk.lock:
@@ -197,21 +201,21 @@ def recorded(disk: Disk) -> type[Index]:
                 disk.batch(lambda index: Index.set_gc_ts(index, ts), sync=True)
 
         def _delete(self, keys: list[bytes]) -> int:
-            kept = list(keys)
+            deleted = list(keys)
             with disk.lock:
                 disk.operation()
-                disk.batch(lambda index: Index._delete(index, kept), sync=False)
-                return super()._delete(kept)
+                disk.batch(lambda index: Index._delete(index, deleted), sync=False)
+                return super()._delete(deleted)
 
     return RecordedIndex
 
 
 def open_on(disk: Disk, *more: Any) -> storage_module.Storage:
-    """A storage on `disk`. Its index is what the folder already holds."""
+    """A storage on `disk`. Its index is the one already in the folder."""
     plain, path = storage_module.Index, disk.folder
     for file in path.glob("value/*"):
         data = bytearray(file.read_bytes())
-        disk.files[file] = Kept(data, len(data), named=True)
+        disk.files[file] = RecordedFile(data, len(data), named=True)
     if (path / "kv").exists():
         copy = Index(path / "kv")
         content = dict(copy._db.iterator())

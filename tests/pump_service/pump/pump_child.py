@@ -1,4 +1,4 @@
-"""A pump in a process of its own, to be killed: `pump_child.py DATA_DIR [--index-never-written] [--as-a-process]`."""
+"""A pump in a separate process, to be killed: `pump_child.py DATA_DIR [--index-never-written] [--as-a-process]`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(data_dir: str, *options: str) -> None:
     server = PumpServer(config, oracle=cluster, members=cluster)
     server.start()
     if "--index-never-written" in options:
-        # The crash point between fsync and index: acks go out, LevelDB sees nothing.
+        # The crash point between fsync and index: acks are sent, but LevelDB gets no entry.
         Index.write = lambda *_, **__: threading.Event().wait()  # type: ignore[method-assign]
     print(server.addr, flush=True)
     threading.Event().wait()

@@ -1,4 +1,4 @@
-"""An in-memory cluster for faults that a real PD cannot be asked to have: outages, delays, clock steps, other ids."""
+"""An in-memory cluster for faults that a real PD cannot produce on demand: outages, delays, clock steps, other ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLUSTER_ID = 7710533641674055416
 
 @dataclass
 class MemoryCluster:
-    """Oracle and registry in one. `down`: nothing answers; `confirms`: till it is set no registry write is answered."""
+    """Oracle and registry in one. `down`: nothing answers; `confirms`: registry writes are answered once it is set."""
 
     id: int = CLUSTER_ID
     down: bool = False
@@ -54,8 +54,8 @@ class MemoryCluster:
     def pump(self, node_id: str) -> Entry | None:
         self._check()
         with self._lock:
-            found = self.nodes.get(node_id)
-            return None if found is None else Entry(found, self._revisions.setdefault(node_id, 1))
+            node = self.nodes.get(node_id)
+            return None if node is None else Entry(node, self._revisions.setdefault(node_id, 1))
 
     def write_pump(self, status: NodeStatus, revision: int) -> int:
         assert self.confirms.wait(300)
@@ -65,7 +65,7 @@ class MemoryCluster:
             return self._put(status) if known == revision else 0
 
     def command(self, status: NodeStatus) -> None:
-        """What an operator or another process writes, whatever stands there."""
+        """Write an entry as an operator or another process would, whatever the present entry is."""
         with self._lock:
             self._put(status)
 
@@ -78,7 +78,7 @@ class MemoryCluster:
         return self.revision
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     def _check(self) -> None:
         if self.down:

@@ -1,4 +1,4 @@
-"""Small makers shared by the pump's tests."""
+"""Small builders shared by the pump's tests."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def rollback(start_ts: int) -> Binlog:
 
 
 def store(storage: Storage, *binlogs: Binlog) -> None:
-    """Store in this order; returns when all are durable."""
+    """Store in this order; returns when all binlogs are durable."""
     for stored in [storage.append(binlog.SerializeToString()) for binlog in binlogs]:
         stored.result(60)
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    """Wait for `condition`; fails with `what` when the time is over."""
+    """Wait until `condition` holds; fails with the expectation `what` on timeout."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
@@ -53,16 +53,16 @@ def pulled(storage: Storage, count: int, after_ts: int = 0) -> list[Transaction]
 
 
 def settled(storage: Storage, after_ts: int = 0) -> list[Transaction]:
-    """Everything the watermark shows now, without waiting for more."""
+    """Everything that the watermark shows now, without waiting for more."""
     watermark = storage.watermark
-    found = []
+    transactions = []
     if watermark <= after_ts:
-        return found
+        return transactions
     for entity in pull(storage, after_ts, lambda: False):
-        found.append(entity)
+        transactions.append(entity)
         if entity[1] >= watermark:
             break
-    return found
+    return transactions
 
 
 def open_storage(path: Path) -> Storage:
@@ -70,7 +70,7 @@ def open_storage(path: Path) -> Storage:
 
 
 def plain_rule(entries: Sequence[Entry], *, trust_rollbacks: bool = True) -> int:
-    """tidb-binlog 2.5 word for word: a queue whose head P waits for its C or R anywhere later."""
+    """tidb-binlog 2.5 literally: a queue whose head P waits for its C or R anywhere later."""
     watermark = 0
     ends = (Kind.COMMIT, Kind.PROVEN_ROLLBACK, *([Kind.ROLLBACK] if trust_rollbacks else []))
     for place, entry in enumerate(entries):

@@ -1,4 +1,4 @@
-"""Many binlogs in one call: each stored or refused as if it had come alone, and all answered when all are durable."""
+"""Many binlogs in one call: each is stored or refused as if alone, and the answer comes when all are durable."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def pump(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pump]:
     made.stop()
 
 
-def test_prewrites_and_commits_share_calls_and_each_is_there_once(pump: Pump) -> None:
+def test_prewrites_and_commits_share_calls_and_each_is_stored_once(pump: Pump) -> None:
     # S0-24 S0-39
     binlogs = [build.prewrite(start_ts, b"k%d" % start_ts, b"\x08\x17") for start_ts in range(1, 1001)]
     with PumpClient(None, CLUSTER_ID, ClientOptions(socket=str(pump.socket))) as client:
@@ -70,20 +70,23 @@ def test_prewrites_and_commits_share_calls_and_each_is_there_once(pump: Pump) ->
         for one in binlogs:
             client.send_commit(build.commit(one, one.start_ts + 10_000))
         assert client.drain(60) == 0
-    until(lambda: pump.storage.watermark == 11_000 and not pump.storage.count_unmatched()[0], "all is committed")
+    until(
+        lambda: pump.storage.watermark == 11_000 and not pump.storage.count_unmatched()[0],
+        "all transactions are committed",
+    )
     assert pump.calls.count("WriteBinlogs") > 3
     if pump.storage._budget._limit > 1000:
         assert len(pump.calls) < 200
 
 
-def test_one_that_is_refused_keeps_none_of_the_others_back(pump: Pump) -> None:
+def test_one_refused_binlog_does_not_affect_the_others(pump: Pump) -> None:
     binlogs = [encoded(prewrite(1)), b"no binlog", encoded(commit(1, 5)), encoded(prewrite(2))]
     with Channel(pump.server.address) as channel:
         answer = WriteBinlogsResp.FromString(channel.call(WRITE_MANY, request(CLUSTER_ID, binlogs), 60))
     assert [one.number for one in answer.refusals] == [1]
 
 
-def test_another_cluster_and_what_is_not_a_request(pump: Pump) -> None:
+def test_foreign_cluster_and_invalid_requests_are_refused(pump: Pump) -> None:
     with Channel(pump.server.address) as channel:
         answer = WriteBinlogsResp.FromString(channel.call(WRITE_MANY, request(8, [encoded(prewrite(1))] * 2), 60))
         assert ["mismatched cluster id" in one.text for one in answer.refusals] == [True, True]
@@ -93,7 +96,7 @@ def test_another_cluster_and_what_is_not_a_request(pump: Pump) -> None:
     assert failed.value.status is Status.INTERNAL
 
 
-def test_the_answer_waits_for_the_last_one_and_no_binlog_overtakes_one_without_room() -> None:
+def test_answer_waits_for_the_last_binlog_and_order_is_kept_without_room() -> None:
     # S0-46
     waiting: list[Done] = []
     refusals: list[float] = []
@@ -114,12 +117,12 @@ def test_the_answer_waits_for_the_last_one_and_no_binlog_overtakes_one_without_r
         done(None)
     room = 3
     assert not batch.submit()
-    batch.refuse(Transient("nobody waits longer"))
+    batch.refuse(Transient("the caller no longer waits"))
     assert answers == []
     waiting[2](Transient("the disk"))
     (answer,) = answers
-    found = {one.number: one.text for one in WriteBinlogsResp.FromString(answer).refusals}
-    assert found == {2: "the disk", 3: "nobody waits longer"}
+    texts = {one.number: one.text for one in WriteBinlogsResp.FromString(answer).refusals}
+    assert texts == {2: "the disk", 3: "the caller no longer waits"}
     assert len(refusals) == 1
 
 

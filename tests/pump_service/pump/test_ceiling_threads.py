@@ -1,4 +1,4 @@
-"""A verdict that cannot be told is the fault of one write, and keeps no other from its own."""
+"""If a callback of the ceiling fails, only its own write is affected; all other writes get their verdict."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from binlake.errors import BinlakeError
 from pump_service.pump.ceiling import Ceiling
 
 
-def test_a_write_that_fails_at_its_verdict_keeps_no_other_from_theirs() -> None:
-    asked, release, told = threading.Event(), threading.Event(), threading.Event()
+def test_a_failing_callback_does_not_stop_other_verdicts() -> None:
+    asked, release, answered = threading.Event(), threading.Event(), threading.Event()
 
     def clock() -> int:
         asked.set()
@@ -22,9 +22,9 @@ def test_a_write_that_fails_at_its_verdict_keeps_no_other_from_theirs() -> None:
     ceiling = Ceiling(clock)
     ceiling.ask(1, broken)
     assert asked.wait(60)
-    ceiling.ask(2, lambda _: told.set())
+    ceiling.ask(2, lambda _: answered.set())
     release.set()
-    assert told.wait(20)
+    assert answered.wait(20)
     later = threading.Event()
     ceiling.ask(3, lambda _: later.set())
-    assert later.wait(20), "nobody asks any more"
+    assert later.wait(20), "the ceiling no longer answers"

@@ -1,4 +1,4 @@
-"""kill -9 at any point: every acked binlog is there afterwards, none is invented (MISSION S0-48, invariant 1)."""
+"""kill -9 at any point: afterwards every acked binlog is stored, and no other (MISSION S0-48, invariant 1)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SEED = int(os.environ.get("BINLAKE_CRASH_SEED", "20261121"))
 
 @contextlib.contextmanager
 def child(data_dir: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A pump in a process; killed with SIGKILL at the end."""
+    """A pump in a separate process; killed with SIGKILL at the end."""
     command = [sys.executable, str(CHILD), str(data_dir), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -58,7 +58,7 @@ def kill_at_start(data_dir: Path, after_s: float) -> None:
 
 @dataclass
 class Clock:
-    """Timestamps of the writers, apart from the pump's fakes by their logical part."""
+    """Timestamps of the writers; their logical part distinguishes them from the pump's fakes."""
 
     logical: Iterator[int] = field(default_factory=lambda: itertools.count(100_000))
 
@@ -68,7 +68,7 @@ class Clock:
 
 @dataclass
 class Ledger:
-    """What writers sent and what was acked, over all lives of the pump."""
+    """What the writers sent and what was acked, over all runs of the pump."""
 
     sent: dict[int, bytes] = field(default_factory=dict)
     acked_prewrites: set[int] = field(default_factory=set)
@@ -76,7 +76,7 @@ class Ledger:
 
 
 def run_writer(address: str, clock: Clock, ledger: Ledger) -> None:
-    """Transactions until the pump is gone; a commit_ts is fetched after the ack of its P."""
+    """Write transactions until the pump is killed; a commit_ts is fetched after the ack of its P."""
     with grpc.insecure_channel(address) as channel:
         call = channel.unary_unary(
             "/binlog.Pump/WriteBinlog", WriteBinlogReq.SerializeToString, WriteBinlogResp.FromString
@@ -105,39 +105,40 @@ def load(address: str, clock: Clock, ledger: Ledger) -> list[threading.Thread]:
 
 
 def verify(data_dir: Path, ledger: Ledger) -> int:
-    """Every ack is there and nothing else; transactions pulled."""
+    """Check that every acked binlog is stored and no other; return the pulled transactions."""
     storage = Storage(data_dir)
     open_prewrites = {entry.start_ts for entry in storage.waiting_prewrites()}
     for start_ts in ledger.acked_prewrites:
         pointer = storage.index.pointer(start_ts)
         assert pointer is not None, f"acked P {start_ts} is lost"
         assert Binlog.FromString(storage.read(pointer)).prewrite_value == ledger.sent[start_ts]
-    for start_ts in open_prewrites:  # so that the watermark passes everything that was acked
+    for start_ts in open_prewrites:  # so that the watermark passes all acked binlogs
         storage.append(build.rollback(prewrite(start_ts)).SerializeToString()).result()
     storage.append(build.fake(tso.compose(int(time.time() * 1000) + 1000)).SerializeToString()).result()
     until(lambda: storage.count_unmatched()[0] == 0, "nothing waits")
     until(lambda: storage.watermark >= max(ledger.acked_commits.values()), "watermark")
-    found = {}
+    committed = {}
     for start_ts, commit_ts, payload in settled(storage):
         if start_ts != commit_ts:
-            found[start_ts] = commit_ts
-            assert Binlog.FromString(payload).prewrite_value == ledger.sent[start_ts]  # none invented, none mixed up
-    assert ledger.acked_commits.items() <= found.items()
+            committed[start_ts] = commit_ts
+            # no binlog is invented or mixed up
+            assert Binlog.FromString(payload).prewrite_value == ledger.sent[start_ts]
+    assert ledger.acked_commits.items() <= committed.items()
     assert (storage.counters.late_commits, storage.counters.early_commits) == (0, 0)
     storage.close()
-    return len(found)
+    return len(committed)
 
 
 def test_no_acked_binlog_is_lost_over_many_kills(tmp_path: Path) -> None:
-    # U-32, S0-48; replay with BINLAKE_CRASH_SEED
+    # U-32, S0-48; repeat a run with BINLAKE_CRASH_SEED
     print(f"BINLAKE_CRASH_SEED={SEED}")
     chance, clock, ledger = random.Random(SEED), Clock(), Ledger()
     for life in range(KILLS):
-        if life % 5 == 4:  # killed while it recovers
+        if life % 5 == 4:  # killed during recovery
             kill_at_start(tmp_path, chance.uniform(0.2, 0.7))
         with child(tmp_path) as (process, address):
             writers, wanted = load(address, clock, ledger), len(ledger.acked_commits) + 3
-            if life % 3:  # else as early as it may be: on a slow disk before the first ack
+            if life % 3:  # otherwise at the earliest possible time: on a slow disk before the first ack
                 until(lambda wanted=wanted: len(ledger.acked_commits) >= wanted, "acks")
             time.sleep(chance.uniform(0.0, 0.3))
             process.kill()
@@ -147,19 +148,19 @@ def test_no_acked_binlog_is_lost_over_many_kills(tmp_path: Path) -> None:
     assert verify(tmp_path, ledger) >= len(ledger.acked_commits)
 
 
-def test_a_crash_between_fsync_and_index_is_healed_at_the_start(tmp_path: Path) -> None:
-    # S0-48: the injected point.
+def test_start_repairs_a_crash_between_fsync_and_index(tmp_path: Path) -> None:
+    # S0-48: a crash point injected between fsync and index.
     clock, ledger = Clock(), Ledger()
     with child(tmp_path) as (process, address):
         writers = load(address, clock, ledger)
-        until(lambda: len(ledger.acked_commits) > 5, "a first load, indexed")
+        until(lambda: len(ledger.acked_commits) > 5, "a first load is indexed")
         process.kill()
         for writer in writers:
             writer.join()
     first = len(ledger.acked_commits)
     with child(tmp_path, "--index-never-written") as (process, address):
         writers = load(address, clock, ledger)
-        until(lambda: len(ledger.acked_commits) > first + 20, "acks without an index")
+        until(lambda: len(ledger.acked_commits) > first + 20, "binlogs are acked without an index")
         process.kill()
         for writer in writers:
             writer.join()

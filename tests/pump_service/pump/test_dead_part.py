@@ -1,4 +1,4 @@
-"""A pump whose thread died must end, whatever stands in the way: a half-dead pump looks alive and serves nothing."""
+"""A pump with a dead thread must exit, whatever fails: a half-dead pump looks alive and serves nothing."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ threading.Event().wait(200)
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_dead_part_ends_the_process_even_when_its_log_takes_no_text(full: bool) -> None:
+def test_a_dead_thread_ends_the_process_even_if_its_log_cannot_be_written(full: bool) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM.format(full=full)], capture_output=True, timeout=300)
     assert done.returncode == os.EX_SOFTWARE

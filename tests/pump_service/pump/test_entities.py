@@ -1,4 +1,4 @@
-"""Messages of a pull made by columns are byte for byte those that protobuf makes."""
+"""Pull messages encoded by columns equal, byte for byte, those that protobuf encodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCHES = st.lists(st.tuples(TS, TS, st.binary(max_size=20) | st.integers(0, 40_
 
 
 @given(BATCHES)
-def test_a_batch_is_its_messages_with_their_prefixes(batch: list[entities.Entity]) -> None:
+def test_a_framed_batch_is_its_messages_with_their_prefixes(batch: list[entities.Entity]) -> None:
     expected = [entities.encode_message(*entity) for entity in batch]
     assert entities.frame_batch(batch) == b"".join(b"\x00" + len(one).to_bytes(4, "big") + one for one in expected)
     assert b"".join(piece for entity in batch for piece in entities.frame_pieces(entity)) == entities.frame_batch(batch)
@@ -24,7 +24,7 @@ def test_a_batch_is_its_messages_with_their_prefixes(batch: list[entities.Entity
 
 
 @given(st.lists(st.tuples(st.integers(1 << 56, (1 << 63) - 1), st.integers(1 << 56, (1 << 63) - 1)), min_size=8))
-def test_real_timestamps_take_the_quick_way(ts: list[tuple[int, int]]) -> None:
+def test_real_timestamps_are_encoded_by_columns(ts: list[tuple[int, int]]) -> None:
     batch = [(start_ts, commit_ts, b"p" * number) for number, (start_ts, commit_ts) in enumerate(ts)]
     expected = [entities.encode_message(*entity) for entity in batch]
     assert entities.frame_batch(batch) == b"".join(b"\x00" + len(one).to_bytes(4, "big") + one for one in expected)

@@ -1,4 +1,4 @@
-"""An index that fails: nothing that was acked is skipped, whatever the failure, the stop and the healing do."""
+"""A failing index: no acked binlog is skipped, whatever fails, and whenever the pump stops or the disk recovers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def put(index: Index, ts: int, count: int = 1, *, sync: bool = False) -> None:
 
 @contextmanager
 def files_end_at(size: int) -> Iterator[None]:
-    """Files of this process cannot grow beyond `size` bytes: a full disk."""
+    """Limit files of this process to `size` bytes, which acts like a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -39,10 +39,10 @@ def files_end_at(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("chased", [False, True])
-def test_a_stop_while_the_index_fails_writes_nothing_behind_the_hole(
+def test_a_stop_while_the_index_fails_writes_nothing_after_the_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chased: bool
 ) -> None:
-    # S0-48: space is freed while the pump stops: a head beyond the entries that failed would lose them for good.
+    # S0-48: space becomes free while the pump stops. If the head moved past the failed entries, they would be lost.
     monkeypatch.setattr("pump_service.pump.follower._PUTS", 1)
     monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 3600.0)
     storage = Storage(tmp_path, StorageOptions(index_queue=2 if chased else 100))
@@ -66,8 +66,10 @@ def test_a_stop_while_the_index_fails_writes_nothing_behind_the_hole(
     storage.close()
 
 
-def test_a_sync_proves_nothing_of_an_older_log_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # S0-48: LevelDB takes a new log file without a sync of the old one.
+def test_a_sync_does_not_prove_that_an_older_log_file_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # S0-48: LevelDB switches to a new log file without syncing the old one.
     monkeypatch.setitem(index_module._OPTIONS, "write_buffer_size", 1 << 16)
     index = Index(tmp_path / "kv")
     put(index, 1, sync=True)
@@ -87,7 +89,9 @@ def test_a_sync_proves_nothing_of_an_older_log_file(tmp_path: Path, monkeypatch:
     index.close()
 
 
-def test_the_head_does_not_move_until_all_before_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_does_not_move_until_everything_before_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # S0-48: every batch is synced here, and still an older log file may be lost.
     monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 0.0)
     monkeypatch.setattr("pump_service.pump.follower._DUMP_SHARE", 0)
@@ -106,30 +110,29 @@ def test_the_head_does_not_move_until_all_before_it_is_on_disk(tmp_path: Path, m
     storage.close()
 
 
-def test_what_follows_a_torn_write_in_a_log_file_is_not_claimed(
+def test_entries_after_a_torn_write_in_a_log_file_do_not_count_as_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # S0-48: the disk was full for a moment; what LevelDB then writes and syncs, it cannot read at the next start.
+    # S0-48: the disk was full for a short time. At the next start LevelDB cannot read what it writes and syncs after
+    # that.
     monkeypatch.setitem(index_module._OPTIONS, "write_buffer_size", 1 << 18)
     index = Index(tmp_path / "kv")
     put(index, 1, 100, sync=True)
     assert index.is_durable()
     with files_end_at(20 << 10), pytest.raises(plyvel.Error):
         put(index, 1000, 10_000)
-    put(index, 500_000, 10, sync=True)  # it is well again, it says
+    put(index, 500_000, 10, sync=True)  # the index reports that it works again
     assert index.pointer(500_000) == AT
     assert not index.is_durable()
     for ts in range(600_000, 700_000, 1000):
         put(index, ts, 1000)
     put(index, 2, sync=True)
-    until(index.is_durable, "the file with the hole is gone, its table written")
+    until(index.is_durable, "the table is written, and the log file with the hole is removed")
     index.close()
 
 
-def test_a_pump_that_saw_a_full_disk_for_a_moment_skips_nothing_after_its_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # S0-48: as above, seen from outside.
+def test_a_restart_after_a_briefly_full_disk_skips_no_binlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # S0-48: as above, observed from outside.
     monkeypatch.setattr("pump_service.pump.follower._RETRY_S", 0.01)
     monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 0.0)
     storage = Storage(tmp_path)
@@ -155,12 +158,13 @@ def put_until_torn(index: Index) -> None:
         batch.__exit__(None, None, None)
 
 
-def test_an_index_that_stays_broken_ends_the_index_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # LevelDB keeps a failed flush until it is opened again: only a new process heals it, and finds all that was acked.
+def test_a_permanently_failing_index_ends_the_index_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # LevelDB keeps a failed flush until it is opened again. Only a new process repairs it, and it finds all acked
+    # binlogs.
     monkeypatch.setattr("pump_service.pump.follower._RETRY_S", 0.01)
     monkeypatch.setattr("pump_service.pump.follower._PATIENCE_S", 0.1)
     died: list[threading.ExceptHookArgs] = []
-    # Only this storage's: whatever else dies in this process is another test's.
+    # Only this storage's thread: any other thread that dies in this process belongs to another test.
     monkeypatch.setattr(threading, "excepthook", lambda args: args.thread is follower() and died.append(args))
 
     def follower() -> threading.Thread:
@@ -174,7 +178,7 @@ def test_an_index_that_stays_broken_ends_the_index_thread(tmp_path: Path, monkey
 
         broken.setattr(storage.index, "write", fail)
         store(storage, build.fake(10))
-        until(lambda: bool(died), "it gives up")
+        until(lambda: bool(died), "the follower gives up")
     assert died[0].thread is not None
     assert died[0].thread.name == "pump-index"  # a thread whose death ends the process
     assert isinstance(died[0].exc_value, Permanent)

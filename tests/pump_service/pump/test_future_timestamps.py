@@ -1,4 +1,4 @@
-"""No door of a pump lets a timestamp in that PD has not given: one such C lifts the watermark for good."""
+"""A pump never stores a timestamp that PD has not issued: one such C would raise the watermark permanently."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECOND = tso.compose(1000)
 
 
 def outcome(pump: PumpServer, cluster: MemoryCluster, binlog: Binlog) -> str:
-    """ok, or the error's text."""
+    """ "ok", or the error's text."""
     try:
         stored = write_binlog(pump.service, cluster.id, binlog.SerializeToString())
         assert stored is not None
@@ -39,7 +39,9 @@ def rpc(request: pytest.FixtureRequest) -> type[PumpServer]:
     return request.param
 
 
-def test_a_binlog_from_the_future_is_refused_and_lifts_nothing(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_binlog_from_the_future_is_refused_and_does_not_raise_the_watermark(
+    make_pump: MakePump, cluster: MemoryCluster
+) -> None:
     pump = make_pump()
     start = cluster.tso()
     assert outcome(pump, cluster, prewrite(start)) == "ok"
@@ -51,10 +53,10 @@ def test_a_binlog_from_the_future_is_refused_and_lifts_nothing(make_pump: MakePu
         assert "the timestamp is in the future: PD has not issued it" in outcome(pump, cluster, binlog)
     assert pump.service.info().max_commit_ts < start
     assert outcome(pump, cluster, commit(start, cluster.tso())) == "ok"
-    until(lambda: pump.service.info().max_commit_ts > start, "the watermark goes on")
+    until(lambda: pump.service.info().max_commit_ts > start, "the watermark continues to move")
     assert pump._storage.refused_future == 6
     pump.stop()
-    assert make_pump().service.state == "online", "it starts again"
+    assert make_pump().service.state == "online", "the restarted pump moves its watermark"
 
 
 def test_a_commit_ts_one_digit_too_long_is_refused_by_txn_resolve(make_pump: MakePump, cluster: MemoryCluster) -> None:
@@ -64,7 +66,7 @@ def test_a_commit_ts_one_digit_too_long_is_refused_by_txn_resolve(make_pump: Mak
     until(lambda: bool(pump._storage.waiting_prewrites()), "the P waits")
     with pytest.raises(Permanent, match="is in the future"):
         pump.pages._verdict.decide(start, cluster.tso() * 10)
-    assert pump._storage.waiting_prewrites(), "it waits still"
+    assert pump._storage.waiting_prewrites(), "the P still waits"
 
 
 def test_a_commit_from_the_future_reported_by_the_source_is_not_believed(
@@ -78,7 +80,7 @@ def test_a_commit_from_the_future_reported_by_the_source_is_not_believed(
     pump = make_pump(source=Wrong())
     start = cluster.tso()
     assert outcome(pump, cluster, prewrite(start)) == "ok"
-    until(lambda: "is in the future" in str(pump.service.problems), "it says why the P still blocks")
+    until(lambda: "is in the future" in str(pump.service.problems), "the pump shows why the P still blocks")
     assert pump.service.info().max_commit_ts < start
 
 
@@ -99,11 +101,11 @@ class _Pd:
 def verdict(ceiling: Ceiling, ts: int) -> BinlakeError | None:
     if ceiling.admits(ts):
         return None
-    told = threading.Event()
-    found: list[BinlakeError | None] = []
-    ceiling.ask(ts, lambda error: (found.append(error), told.set()))
-    assert told.wait(60)
-    return found[0]
+    answered = threading.Event()
+    verdicts: list[BinlakeError | None] = []
+    ceiling.ask(ts, lambda error: (verdicts.append(error), answered.set()))
+    assert answered.wait(60)
+    return verdicts[0]
 
 
 def test_ordinary_writes_cost_no_call_to_pd() -> None:
@@ -114,17 +116,17 @@ def test_ordinary_writes_cost_no_call_to_pd() -> None:
     assert pd.asked == 1
 
 
-def test_the_clock_is_renewed_beside_the_writes_before_one_has_to_wait() -> None:
+def test_the_clock_is_renewed_in_the_background_before_a_write_must_wait() -> None:
     pd = _Pd()
     ceiling = Ceiling(pd, 10)
     ceiling.fetch_ts()
     pd.ts += 8 * SECOND
     assert ceiling.admits(pd.ts)
-    until(lambda: ceiling.highest_allowed() >= pd.ts + 10 * SECOND, "it was renewed")
+    until(lambda: ceiling.highest_allowed() >= pd.ts + 10 * SECOND, "the clock was renewed")
     assert ceiling.admits(pd.ts + 9 * SECOND)
 
 
-def test_what_lies_above_all_that_is_known_is_judged_by_a_fresh_timestamp() -> None:
+def test_a_timestamp_above_the_known_ones_is_checked_against_a_fresh_one() -> None:
     pd = _Pd()
     ceiling = Ceiling(pd, 10)
     ceiling.fetch_ts()
@@ -135,7 +137,7 @@ def test_what_lies_above_all_that_is_known_is_judged_by_a_fresh_timestamp() -> N
     assert ceiling.refused == 1
 
 
-def test_while_pd_is_away_its_clock_counts_as_moving_on_at_real_pace() -> None:
+def test_while_pd_is_unreachable_its_clock_is_assumed_to_advance_in_real_time() -> None:
     pd, now = _Pd(), [0.0]
     ceiling = Ceiling(pd, 10, lambda: now[0])
     known = ceiling.fetch_ts()
@@ -159,5 +161,5 @@ def test_writes_that_wait_for_pd_are_bounded() -> None:
         except Transient as error:
             refused += "too many writes wait" in str(error)
     pd.open.set()
-    # 4,096 that PD is asked about, and as many behind them.
+    # 4,096 about which PD is being asked, and as many waiting for the next request.
     assert refused >= 10_000 - 2 * 4096

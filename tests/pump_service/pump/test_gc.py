@@ -1,4 +1,4 @@
-"""Collecting: by age, never past a registered consumer unless forced, never the P of a kept C (hazards R-26)."""
+"""Collection: by age, never past a registered consumer unless forced, never the P of a C that stays (hazards R-26)."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ def at(days: float) -> int:
 WEEK = GcRule()
 
 
-def test_binlogs_go_after_seven_days() -> None:
+def test_binlogs_are_collected_after_seven_days() -> None:
     assert decide(WEEK, at(100), 0, at(100), []).gc_ts == at(93)
     assert decide(GcRule(keep_s=0), at(100), 5, at(100), []).gc_ts == 5  # 0 = never
     assert decide(GcRule(keep_s=8 * 3600), at(1), 0, at(1), []).gc_ts == at(1) - tso.compose(8 * 3600 * 1000)
 
 
-def test_it_never_goes_back_and_never_reaches_the_watermark() -> None:
+def test_gc_ts_never_decreases_and_never_reaches_the_watermark() -> None:
     assert decide(WEEK, at(100), at(95), at(100), []).gc_ts == at(95)
     assert decide(WEEK, at(100), 0, at(50), []).gc_ts == at(50) - 1
     assert decide(WEEK, at(100), 0, 0, []).gc_ts == 0
 
 
 @pytest.mark.parametrize("state", ["online", "paused", "pausing", "closing"])
-def test_a_consumer_that_is_behind_holds_it_back_and_is_named(state: str) -> None:
+def test_a_slow_consumer_holds_the_collection_back_and_is_named(state: str) -> None:
     # R-26: paused for eight days with gc = 7.
     nodes = [consumer("sync", state, at(92)), consumer("audit", "online", at(99)), consumer("gone", "offline", at(1))]
-    found = decide(WEEK, at(100), 0, at(100), nodes)
-    assert (found.gc_ts, found.held_by, found.losing) == (at(92) - 1, (("sync", at(92)),), ())
+    decision = decide(WEEK, at(100), 0, at(100), nodes)
+    assert (decision.gc_ts, decision.held_by, decision.losing) == (at(92) - 1, (("sync", at(92)),), ())
 
 
-def test_the_override_is_as_loud() -> None:
+def test_a_forced_collection_names_the_consumers_that_lose_data() -> None:
     # R-26: the hard cap.
     nodes = [consumer("sync", "paused", at(60)), consumer("audit", "paused", at(88))]
     rule = GcRule(force_after_s=30 * DAY)
@@ -65,13 +65,13 @@ def test_the_override_is_as_loud() -> None:
 
 
 @pytest.mark.parametrize("position", [at(92), at(93), at(93) + 1, at(93) - 1])
-def test_a_consumer_that_was_held_for_can_plan_its_next_window(tmp_path: Path, position: int) -> None:
-    # R-26: the collector and the planner's look at the pump are held against each other.
+def test_a_consumer_that_held_the_collection_back_can_plan_its_next_window(tmp_path: Path, position: int) -> None:
+    # R-26: the collector is tested together with the planner's check of the pump.
     storage = filled(tmp_path, range(90, 100))
     cluster = Cluster(at(100), [consumer("sync", "paused", position)])
-    found = Collector(storage, cluster, cluster).run()
-    assert found.gc_ts == min(position - 1, at(93))
-    assert ("held back" in found.problem) is (position <= at(93))
+    collected = Collector(storage, cluster, cluster).run()
+    assert collected.gc_ts == min(position - 1, at(93))
+    assert ("held back" in collected.problem) is (position <= at(93))
     pump = NodeStatus("pump1", "host", "online", max_commit_ts=storage.watermark)
     probe = Probe("uuid", storage.watermark, storage.index.gc_ts)
     (member,) = gather_members([pump], {}, position, lambda _: probe)
@@ -89,17 +89,17 @@ nodes = st.lists(
 
 @given(st.integers(0, at(120)), st.integers(0, at(110)), st.integers(0, at(120)), nodes)
 @settings(deadline=None)
-def test_no_consumer_that_counts_ever_loses_without_the_override(
+def test_no_registered_consumer_loses_data_unless_forced(
     now: int, gc_ts: int, watermark: int, consumers: list[NodeStatus]
 ) -> None:
     # R-26
-    found = decide(WEEK, now, gc_ts, watermark, consumers)
-    assert found.gc_ts >= gc_ts
-    if found.gc_ts > gc_ts:
-        assert found.gc_ts <= now - at(7)
-        assert found.gc_ts < watermark
-        assert all(one.max_commit_ts > found.gc_ts for one in consumers if one.state != "offline")
-        assert found.losing == ()
+    decision = decide(WEEK, now, gc_ts, watermark, consumers)
+    assert decision.gc_ts >= gc_ts
+    if decision.gc_ts > gc_ts:
+        assert decision.gc_ts <= now - at(7)
+        assert decision.gc_ts < watermark
+        assert all(one.max_commit_ts > decision.gc_ts for one in consumers if one.state != "offline")
+        assert decision.losing == ()
 
 
 @dataclass
@@ -124,7 +124,7 @@ SMALL = StorageOptions(segment_bytes=300)
 
 
 def filled(path: Path, days: Sequence[float]) -> Storage:
-    """One transaction a day, a file each."""
+    """One transaction a day, each in its own file."""
     storage = Storage(path, SMALL)
     for day in days:
         store(storage, prewrite(at(day), b"x" * 300), commit(at(day), at(day) + 1))
@@ -137,15 +137,15 @@ def files(storage: Storage) -> int:
     return len(list((storage.directory.path / "value").iterdir()))
 
 
-def test_files_and_keys_go_and_the_range_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_collected_files_and_keys_are_removed_and_a_pull_names_the_lost_range(tmp_path: Path) -> None:
     # R-26
     storage = filled(tmp_path, range(90, 100))
     before = files(storage)
     collector = Collector(storage, Cluster(at(100)), Cluster(at(100)))
-    found = collector.run()
-    assert (found.gc_ts, found.problem) == (at(93), "")
-    assert found.removed.files >= 3
-    assert files(storage) == before - found.removed.files
+    collected = collector.run()
+    assert (collected.gc_ts, collected.problem) == (at(93), "")
+    assert collected.removed.files >= 3
+    assert files(storage) == before - collected.removed.files
     assert storage.index.pointer(at(90)) is storage.index.pointer(at(90) + 1) is None
     with pytest.raises(LostRange, match=rf"\({at(91)}, {at(93)}\] is lost"):
         pulled(storage, 1, after_ts=at(91))
@@ -159,8 +159,8 @@ def test_a_consumer_holds_files_back_until_it_moves_or_is_offline(tmp_path: Path
     storage = filled(tmp_path, range(90, 100))
     cluster = Cluster(at(100), [consumer("sync", "paused", at(90) - 1)])
     collector = Collector(storage, cluster, cluster)
-    held = collector.run()
-    assert (held.gc_ts, held.removed.files) == (at(90) - 2, 0)
+    collected = collector.run()
+    assert (collected.gc_ts, collected.removed.files) == (at(90) - 2, 0)
     assert "held back" in collector.problem
     assert "sync" in collector.problem
     assert len(settled(storage, at(90) - 1)) == 11
@@ -170,7 +170,7 @@ def test_a_consumer_holds_files_back_until_it_moves_or_is_offline(tmp_path: Path
     storage.close()
 
 
-def test_without_a_registry_nothing_goes(tmp_path: Path) -> None:
+def test_without_a_registry_nothing_is_collected(tmp_path: Path) -> None:
     storage = filled(tmp_path, range(90, 100))
     cluster = Cluster(at(100), down=True)
     with pytest.raises(SourceUnavailable):
@@ -179,7 +179,7 @@ def test_without_a_registry_nothing_goes(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_the_prewrite_of_a_kept_commit_is_kept(tmp_path: Path) -> None:
+def test_the_prewrite_of_a_commit_that_stays_is_not_collected(tmp_path: Path) -> None:
     # R-26: a transaction of ten days; the original collects its P and then skips its C.
     storage = filled(tmp_path, range(70, 76))
     store(storage, prewrite(at(80), b"x" * 400), build.fake(at(80) + 1), prewrite(at(81), b"y" * 400))
@@ -193,8 +193,8 @@ def test_the_prewrite_of_a_kept_commit_is_kept(tmp_path: Path) -> None:
     assert storage.index.pointer(at(80)) is not None
     store(storage, commit(at(81), at(99) + 9))
     reach(storage, at(99) + 9)
-    got = settled(storage, at(90))
-    assert [(start, ts) for start, ts, _ in got if start in (at(80), at(81))] == [
+    transactions = settled(storage, at(90))
+    assert [(start, ts) for start, ts, _ in transactions if start in (at(80), at(81))] == [
         (at(80), at(98) + 5),
         (at(81), at(99) + 9),
     ]
@@ -206,7 +206,7 @@ def test_the_prewrite_of_a_kept_commit_is_kept(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_the_mark_is_durable_before_the_first_file_goes_and_survives_the_index(
+def test_gc_ts_is_durable_before_the_first_file_is_removed_and_survives_a_lost_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # R-26: a crash in the middle of a collection, and the loss of the index afterwards.
@@ -214,12 +214,12 @@ def test_the_mark_is_durable_before_the_first_file_goes_and_survives_the_index(
 
     def crash(_: object) -> None:
         assert (storage.directory.recall("gcts"), storage.index.gc_ts) == (str(at(93)), at(93))
-        raise OSError(5, "the pump dies here")
+        raise OSError(5, "the pump crashes here")
 
     before = files(storage)
     with monkeypatch.context() as broken:
         broken.setattr(storage._log, "remove", crash)
-        with pytest.raises(OSError, match="dies here"):
+        with pytest.raises(OSError, match="crashes here"):
             storage.collect(at(93), at(93))
     assert files(storage) == before
     with pytest.raises(LostRange):
@@ -228,14 +228,14 @@ def test_the_mark_is_durable_before_the_first_file_goes_and_survives_the_index(
     shutil.rmtree(tmp_path / "kv")
     storage = Storage(tmp_path, SMALL)
     assert storage.index.gc_ts == at(93)
-    removed = storage.collect(at(93), at(93))  # it goes on where it was
+    removed = storage.collect(at(93), at(93))  # the collection continues where it was interrupted
     assert removed.files >= 3
     assert removed.keys >= 3
     assert len(settled(storage, at(93))) == 8
     storage.close()
 
 
-def test_one_collection_at_a_time(tmp_path: Path) -> None:
+def test_only_one_collection_runs_at_a_time(tmp_path: Path) -> None:
     storage = filled(tmp_path, range(90, 95))
 
     class Reentrant(Cluster):
@@ -250,7 +250,7 @@ def test_one_collection_at_a_time(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_a_pull_beside_collections_sees_all_or_an_error(tmp_path: Path) -> None:
+def test_a_pull_during_collections_gets_everything_or_an_error(tmp_path: Path) -> None:
     # R-26: never a silent gap.
     storage = filled(tmp_path, [90 + n / 10 for n in range(100)])
     expected = [at(90 + n / 10) + 1 for n in range(100)]

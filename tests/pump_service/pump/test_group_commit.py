@@ -1,4 +1,4 @@
-"""The thread that commits serves every writer: one that cannot be told its outcome holds up nobody."""
+"""The group-commit thread serves every writer: if one writer's callback fails, all others are still answered."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def test_a_failing_callback_of_a_writer_does_not_end_the_commits_of_others(tmp_p
     storage.close()
 
 
-def test_what_comes_while_the_index_rests_shares_one_batch_of_it(
+def test_entries_that_arrive_during_the_pause_share_one_index_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A batch of LevelDB for each write was a sixth of what a lonely writer costs; a stop does not wait for the pause.
+    # A LevelDB batch for each write was a sixth of the cost of a single writer. A stop does not wait for the pause.
     monkeypatch.setattr("pump_service.pump.follower._PACE_S", 3600.0)
     storage = Storage(tmp_path / "pump")
     write, batches = storage.index.write, list[list[int]]()
 
-    def noted(puts: Iterable[tuple[int, Pointer]], **more: Any) -> None:
+    def record_write(puts: Iterable[tuple[int, Pointer]], **more: Any) -> None:
         batches.append([ts for ts, _ in puts])
         write(puts, **more)
 
-    monkeypatch.setattr(storage.index, "write", noted)
+    monkeypatch.setattr(storage.index, "write", record_write)
     store(storage, prewrite(10))
     until(lambda: bool(batches), "the first is indexed at once")
     for ts in (20, 30, 40):
@@ -47,11 +47,11 @@ def test_what_comes_while_the_index_rests_shares_one_batch_of_it(
     assert [batch for batch in batches if batch] == [[10], [20, 30, 40]]
 
 
-def test_outcomes_of_a_batch_come_before_its_end(tmp_path: Path) -> None:
-    # Who answers wakes up once a batch: an outcome after it would wait for the next one.
-    storage, told = Storage(tmp_path / "pump"), list[str]()
-    storage.on_batch(lambda: told.append("over"))
+def test_outcomes_of_a_batch_are_reported_before_the_batch_is_over(tmp_path: Path) -> None:
+    # The answering thread wakes up once a batch: an outcome after that would wait for the next batch.
+    storage, events = Storage(tmp_path / "pump"), list[str]()
+    storage.on_batch(lambda: events.append("over"))
     storage.append(prewrite(1).SerializeToString()).result(60)
-    storage.submit(prewrite(2).SerializeToString(), lambda error: told.append(f"told {error}"))
+    storage.submit(prewrite(2).SerializeToString(), lambda error: events.append(f"events {error}"))
     storage.close()
-    assert told == ["over", "told None", "over"]
+    assert events == ["over", "events None", "over"]

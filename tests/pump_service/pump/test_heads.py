@@ -1,4 +1,4 @@
-"""Reading a binlog's head and splicing C from P gives what parsing and serialising it gives (MISSION S0-14, S0-53)."""
+"""Reading a binlog's head and splicing C from P equals parsing and serialising with protobuf (MISSION S0-14, S0-53)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ values = st.one_of(st.binary(max_size=40), st.binary(min_size=120, max_size=140)
 @st.composite
 def binlogs(draw: st.DrawFn, tp: int | None = None) -> Binlog:
     """Any binlog: as Go writes it, or with fields left out."""
-    found = Binlog()
+    binlog = Binlog()
     fields = {
         "tp": st.sampled_from([Prewrite, Commit, Rollback, 3, 4]) if tp is None else st.just(tp),
         "start_ts": stamps,
@@ -49,13 +49,14 @@ def binlogs(draw: st.DrawFn, tp: int | None = None) -> Binlog:
     sparse = draw(st.booleans())
     for name, strategy in fields.items():
         if not (draw(st.booleans()) if sparse or name in optional else False):
-            setattr(found, name, draw(strategy))
-    return found
+            setattr(binlog, name, draw(strategy))
+    return binlog
 
 
 @st.composite
 def payloads(draw: st.DrawFn, tp: int | None = None) -> bytes:
-    """A serialised binlog, sometimes with what protobuf tolerates: unknown fields, other orders, doubled fields."""
+    """A serialised binlog, sometimes with features that protobuf tolerates: unknown fields, other orders, repeated
+    fields."""
     payload = draw(binlogs(tp)).SerializeToString()
     for extra in draw(
         st.lists(st.sampled_from([PROOF, b"\x7a\x02hi", b"\x38\x07", b"\x18\x05", b"\x2a\x01z"]), max_size=2)
@@ -65,7 +66,7 @@ def payloads(draw: st.DrawFn, tp: int | None = None) -> bytes:
 
 
 def reference(commit: Binlog, prewrite: Binlog) -> bytes:
-    """The rule in protobuf's own terms."""
+    """The rule, implemented with protobuf."""
     for name in ("prewrite_value", "ddl_query"):
         commit.ClearField(name)
         if prewrite.HasField(name):
@@ -93,16 +94,16 @@ def test_an_unknown_field_of_the_prewrite_is_pulled(tmp_path: Path, value: bytes
 
 @given(payloads(Commit), payloads(Prewrite))
 @settings(deadline=None)  # a busy machine is no failure
-def test_a_completed_commit_is_what_protobuf_makes_of_it(commit: bytes, prewrite: bytes) -> None:
+def test_a_completed_commit_equals_the_one_built_with_protobuf(commit: bytes, prewrite: bytes) -> None:
     # S0-14, S0-53
     assert complete(commit, prewrite) == reference(Binlog.FromString(commit), Binlog.FromString(prewrite))
 
 
 @given(payloads())
 @settings(deadline=None)
-@example(b"\x08\x00\x10\x81\x00\x18\x00\x38\x00\x40\x00")  # a varint longer than it need be
+@example(b"\x08\x00\x10\x81\x00\x18\x00\x38\x00\x40\x00")  # a varint in a longer form than needed
 @example(b"\x08\x00\x10\x05\x18\x00\x38\x00\x40\x80\x80\x80\x80\x10")  # a state of 33 bits
-def test_a_layout_is_only_found_in_what_protobuf_would_write_again(payload: bytes) -> None:
+def test_a_payload_has_a_layout_only_if_protobuf_would_write_it_the_same(payload: bytes) -> None:
     layout = layout_of(payload)
     binlog = Binlog.FromString(payload)
     if layout is None:
@@ -116,7 +117,7 @@ def test_a_layout_is_only_found_in_what_protobuf_would_write_again(payload: byte
 
 @given(binlogs(), st.binary(max_size=10))
 @settings(deadline=None)
-def test_any_bytes_are_read_or_refused_and_never_misread(binlog: Binlog, noise: bytes) -> None:
+def test_arbitrary_bytes_are_read_correctly_or_refused(binlog: Binlog, noise: bytes) -> None:
     for payload in (binlog.SerializeToString(), binlog.SerializeToString()[:-1] + noise):
         try:
             parsed = Binlog.FromString(payload)
@@ -125,19 +126,19 @@ def test_any_bytes_are_read_or_refused_and_never_misread(binlog: Binlog, noise: 
             with pytest.raises(WireError):
                 normalise(payload)
             continue
-        head, kept = normalise(payload)
+        head, normalised = normalise(payload)
         assert (head.start_ts, head.commit_ts) == (parsed.start_ts, parsed.commit_ts)
         build.emit_always(parsed)
-        assert Binlog.FromString(kept) == parsed
-        assert head_of(kept) == head
+        assert Binlog.FromString(normalised) == parsed
+        assert head_of(normalised) == head
 
 
 def test_heads_of_large_and_small_payloads_are_the_same() -> None:
-    # S0-07: what is large is neither parsed nor copied.
+    # S0-07: large values are neither parsed nor copied.
     for value in (b"x", b"x" * 100_000):
         payload = build.prewrite(10, b"key", value).SerializeToString()
-        head, kept = normalise(payload)
-        assert (head, kept is payload) == (Head(Kind.PREWRITE, 10, 0, b"key"), True)
+        head, normalised = normalise(payload)
+        assert (head, normalised is payload) == (Head(Kind.PREWRITE, 10, 0, b"key"), True)
 
 
 def test_a_proven_rollback_is_distinguished_from_a_writers() -> None:
@@ -145,7 +146,8 @@ def test_a_proven_rollback_is_distinguished_from_a_writers() -> None:
     plain = build.rollback(build.prewrite(10, b"k"))
     assert head_of(plain.SerializeToString()).kind is Kind.ROLLBACK
     assert head_of(plain.SerializeToString() + PROOF).kind is Kind.PROVEN_ROLLBACK
-    assert Binlog.FromString(plain.SerializeToString() + PROOF).SerializeToString().endswith(PROOF)  # others keep it
+    # other readers keep the field
+    assert Binlog.FromString(plain.SerializeToString() + PROOF).SerializeToString().endswith(PROOF)
 
 
 def rows_of(block: Block) -> list[tuple[Any, ...]]:
@@ -154,7 +156,7 @@ def rows_of(block: Block) -> list[tuple[Any, ...]]:
 
 @given(st.lists(payloads(), min_size=1, max_size=12), st.randoms(use_true_random=False), st.integers(100, 200_000))
 @settings(max_examples=examples(60), deadline=None)
-def test_rows_of_a_block_are_the_layouts_of_its_records(
+def test_rows_of_a_block_equal_the_layouts_of_its_records(
     tmp_path_factory: pytest.TempPathFactory, found: list[bytes], chance, limit: int
 ) -> None:
     # S0-52
@@ -176,8 +178,8 @@ def test_rows_of_a_block_are_the_layouts_of_its_records(
     log.close()
 
 
-def test_what_tidb_writes_is_plain(tmp_path: Path) -> None:
-    # S0-52: the fast way is the usual one.
+def test_payloads_that_tidb_writes_are_plain(tmp_path: Path) -> None:
+    # S0-52: the fast path is the usual one.
     start = 470614287839920132
     prewrite = build.prewrite(start, b"key" * 9, b"v" * 300)
     usual = [prewrite, build.commit(prewrite, start + 9), build.rollback(prewrite), build.fake(start + 10)]
@@ -193,14 +195,14 @@ def test_numbers_of_every_size_are_read_in_columns(tmp_path: Path) -> None:
     # S0-52
     numbers = sorted({1, *(power + step for bits in range(7, 63, 7) for power in (1 << bits,) for step in (-1, 0, 1))})
     log = ValueLog(tmp_path)
-    found = [build.commit(build.prewrite(ts, b"k"), ts + 1).SerializeToString() for ts in [*numbers, (1 << 63) - 2]]
-    places = log.append(found, numbers[-1])
+    payloads = [build.commit(build.prewrite(ts, b"k"), ts + 1).SerializeToString() for ts in [*numbers, (1 << 63) - 2]]
+    places = log.append(payloads, numbers[-1])
     rows = rows_of(read_block([place.to_bytes() for place in places], log, 1 << 20))
-    assert [row[0] for row in rows] == [True] * len(found)
+    assert [row[0] for row in rows] == [True] * len(payloads)
     assert [row[7:] for row in rows] == [(ts, ts + 1) for ts in [*numbers, (1 << 63) - 2]]
 
 
-def test_a_damaged_record_gives_no_row(tmp_path: Path) -> None:
+def test_a_damaged_record_yields_no_plain_row(tmp_path: Path) -> None:
     log = ValueLog(tmp_path)
     places = log.append([build.fake(ts).SerializeToString() for ts in range(1, 10)], 9)
     with (tmp_path / "000000.vlog").open("r+b") as file:
@@ -215,7 +217,7 @@ def test_a_damaged_record_gives_no_row(tmp_path: Path) -> None:
 
 @given(st.lists(payloads(), min_size=1, max_size=12))
 @settings(max_examples=examples(60), deadline=None)
-def test_entries_read_in_columns_are_those_read_one_by_one(
+def test_entries_read_in_columns_equal_those_read_one_by_one(
     tmp_path_factory: pytest.TempPathFactory, found: list[bytes]
 ) -> None:
     log = ValueLog(tmp_path_factory.mktemp("entries"), LogOptions(segment_bytes=400))

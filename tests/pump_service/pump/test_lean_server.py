@@ -1,4 +1,4 @@
-"""The pump on the lean layer: what an original's clients sent it, answered and pulled byte for byte; plain HTTP."""
+"""The pump on the lean layer: recorded requests of the original's clients, answered byte for byte; plain HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pump_service.pump.service import PumpService, State
 from pump_service.pump.storage import Storage, StorageOptions
 
 RECORDED = Path(__file__).parent / "recorded"
-CLUSTER_ID = 7710533641674055416  # of the recording
+CLUSTER_ID = 7710533641674055416  # cluster id of the recording
 WRITE, PULL = "/binlog.Pump/WriteBinlog", "/binlog.Pump/PullBinlogs"
 
 
@@ -37,7 +37,7 @@ class Pump:
         self.storage = Storage(folder / "pump", StorageOptions(memory_bytes=memory_bytes))
         self.service = PumpService(self.storage, CLUSTER_ID, free_bytes_needed=0)
         self.service.state = State.ONLINE
-        # Pytest's folders may leave no room for the name of a Unix socket.
+        # The path of pytest's folder may be too long for the name of a Unix socket.
         self._short = tempfile.TemporaryDirectory(prefix="bl-")
         self.socket = Path(self._short.name) / "pump.sock"
         pages = {"/status": HttpResponse(200, "text/plain", b"well\n")}
@@ -54,7 +54,7 @@ class Pump:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes wait for room as long as it takes: the disk may be a slow one."""
+    """Writes wait for room without a time limit, because the disk may be slow."""
     monkeypatch.setattr("pump_service.pump.lean_server._PATIENCE_S", 300.0)
 
 
@@ -79,7 +79,7 @@ def test_recorded_writes_are_acked_and_pulled_as_the_original_pump_sent_them(pum
             assert next(iter(stream)) == (RECORDED / f"PullBinlogResp.Commit.{kind}.bin").read_bytes()
 
 
-def test_a_pull_starts_where_the_recorded_request_says(pump: Pump) -> None:
+def test_a_pull_starts_at_the_position_of_the_recorded_request(pump: Pump) -> None:
     with Channel(pump.address) as channel:
         for name in ("WriteBinlogReq.Prewrite.dml.1", "WriteBinlogReq.Commit.dml.1"):
             channel.call(WRITE, (RECORDED / f"{name}.bin").read_bytes(), 60)
@@ -87,15 +87,15 @@ def test_a_pull_starts_where_the_recorded_request_says(pump: Pump) -> None:
         assert len(next(iter(channel.stream(PULL, recorded, idle_timeout_s=60)))) > 50
 
 
-def test_many_writers_are_answered_by_few_commits_and_all_is_pulled(pump: Pump) -> None:
+def test_many_writers_share_few_syncs_and_all_binlogs_are_pulled(pump: Pump) -> None:
     base = 470_000_000_000_000_000
     with Channel(pump.address) as channel:
         starts = range(base, base + 3000)
         for group in ([prewrite(start) for start in starts], [commit(start, start + 10_000) for start in starts]):
             calls = [channel.start(WRITE, request(binlog.SerializeToString())) for binlog in group]
             assert {call.result() for call in calls} == {b""}
-    found = [commit_ts for commit_ts, _, _ in PumpReader(pump.address, CLUSTER_ID).pull(0, base + 12_999)]
-    assert found == [start + 10_000 for start in starts]
+    pulled = [commit_ts for commit_ts, _, _ in PumpReader(pump.address, CLUSTER_ID).pull(0, base + 12_999)]
+    assert pulled == [start + 10_000 for start in starts]
 
 
 def test_a_consumer_that_asks_for_blocks_gets_the_same_binlogs(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,22 +121,22 @@ def test_a_consumer_that_asks_for_blocks_gets_the_same_binlogs(pump: Pump, monke
     with Channel(pump.address) as channel:
         for binlog in [*binlogs, build.fake(end)]:
             channel.call(WRITE, request(binlog.SerializeToString()))
-    until(lambda: pump.storage.watermark == end, "all is committed")
+    until(lambda: pump.storage.watermark == end, "all transactions are committed")
     singly = list(PumpReader(pump.address, CLUSTER_ID).pull(0, end))
     prewrites = {binlog.start_ts: binlog for binlog in binlogs if binlog.tp == Prewrite}
     whole = {b.commit_ts: prewrites[b.start_ts].prewrite_value for b in binlogs if b.tp == Commit}
     values = {ts: Binlog.FromString(payload).prewrite_value for ts, start_ts, payload in singly if ts != start_ts}
     assert values == whole
-    found = list(PumpReader(pump.address, CLUSTER_ID).pull_blocks(0, end))
-    assert [one for block in found for one in rows_of(block)] == singly
+    pulled = list(PumpReader(pump.address, CLUSTER_ID).pull_blocks(0, end))
+    assert [one for block in pulled for one in rows_of(block)] == singly
     assert len(singly) > 420
-    assert len(found) < len(singly) / 4
+    assert len(pulled) < len(singly) / 4
     assert rows_of(next(PumpReader(pump.address, CLUSTER_ID).pull_blocks(end - 1, end))) == singly[-1:]
-    # As a consumer that compresses gets them.
+    # As received by a consumer that compresses.
     message = PullBinlogReq(clusterID=CLUSTER_ID).SerializeToString()
     with Channel(pump.address, gzip=True) as channel:
         stream = channel.stream(PULL, message, idle_timeout_s=60, metadata=[blocks.ASKED])
-        assert rows_of(blocks.read_block(next(iter(stream)))) == singly[: len(found[0].commit_ts)]
+        assert rows_of(blocks.read_block(next(iter(stream)))) == singly[: len(pulled[0].commit_ts)]
 
 
 def rows_of(block: blocks.Block) -> list[tuple[int, int, bytes]]:
@@ -145,12 +145,12 @@ def rows_of(block: blocks.Block) -> list[tuple[int, int, bytes]]:
     return list(zip(block.commit_ts.tolist(), block.start_ts.tolist(), payloads, strict=True))
 
 
-def test_a_compressed_pull_gives_the_same(pump: Pump) -> None:
+def test_a_compressed_pull_returns_the_same_binlogs(pump: Pump) -> None:
     with Channel(pump.address) as channel:
         for number in range(1, 200, 2):
             channel.call(WRITE, request(prewrite(number, b"v" * 500).SerializeToString()))
             channel.call(WRITE, request(commit(number, number + 1).SerializeToString()))
-    until(lambda: pump.storage.watermark == 200, "all is committed")
+    until(lambda: pump.storage.watermark == 200, "all transactions are committed")
     pulls = []
     for gzip in (False, True):
         with Channel(pump.address, gzip=gzip) as channel:
@@ -171,7 +171,7 @@ def test_writers_wait_when_too_much_is_in_flight_and_none_is_lost(tmp_path: Path
 
 
 class Stalled:
-    """A pump whose disk takes nothing until `go_on`: all of its memory is in flight."""
+    """A pump whose disk accepts nothing until `go_on` is set: all of its memory is in flight."""
 
     def __init__(self, pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
         self._log, self._gate, self._pump = pump.storage._log, threading.Event(), pump
@@ -213,15 +213,15 @@ def test_a_write_whose_caller_gave_up_while_it_waited_is_not_stored(
         for call in writes(channel, range(2, 30), 9000, 0.3):
             with pytest.raises(RpcError, match=r"in time|deadline"):
                 call.result()
-        until(lambda: pump.server._waiting.bytes == 0, "they hold nothing")
+        until(lambda: pump.server._waiting.bytes == 0, "the abandoned writes hold no memory")
         stalled.go_on()
         assert first[0].result() == b""
         assert writes(channel, range(100, 101), 9000, 120)[0].result() == b""
-    until(lambda: pump.storage.count_unmatched()[0] == 2, "those that were acked")
+    until(lambda: pump.storage.count_unmatched()[0] == 2, "only the acked binlogs are stored")
     pump.stop()
 
 
-def test_what_waits_for_room_is_bounded_and_refused_beyond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_that_wait_for_room_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pump_service.pump.lean_server._WAITING_BYTES", 50_000)
     pump = Pump(tmp_path, memory_bytes=10_000)
     stalled = Stalled(pump, monkeypatch)
@@ -236,7 +236,7 @@ def test_what_waits_for_room_is_bounded_and_refused_beyond(tmp_path: Path, monke
     pump.stop()
 
 
-def test_who_waits_too_long_for_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_waits_too_long_for_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pump_service.pump.lean_server._PATIENCE_S", 0.1)
     pump = Pump(tmp_path, memory_bytes=10_000)
     stalled = Stalled(pump, monkeypatch)
@@ -251,7 +251,7 @@ def test_who_waits_too_long_for_room_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 class BigPump:
-    """A pump in a process of its own, whose greatest memory can be read."""
+    """A pump in a separate process whose peak memory can be read."""
 
     def __init__(self, folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
@@ -277,7 +277,7 @@ def _serve(folder: Path, pipe: Connection) -> None:
 
 
 @pytest.mark.process
-def test_a_large_binlog_goes_through_without_many_copies(tmp_path: Path) -> None:
+def test_a_large_binlog_passes_without_many_copies(tmp_path: Path) -> None:
     # S0-07
     pump, size = BigPump(tmp_path), 100 << 20
     before = pump.peak_bytes()
@@ -333,7 +333,7 @@ def test_a_stop_ends_pulls_as_unavailable_and_their_threads(pump: Pump) -> None:
     pulls = [threading.Thread(target=pull) for _ in range(5)]
     for thread in pulls:
         thread.start()
-    pulling = pump.server._pulls  # of this server: another one's of this process may be ending
+    pulling = pump.server._pulls  # of this server: a thread of another server in this process may still be ending
     until(lambda: len(pulling._tail._members) == 5, "five pulls run")
     running = [pulling._tail._thread, *pulling._readers._threads]
     pump.service.end_pulls()

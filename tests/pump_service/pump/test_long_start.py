@@ -1,4 +1,4 @@
-"""A pump whose index is lost says how far it is while it builds it, gives out nothing before, and may be stopped."""
+"""A pump that rebuilds a lost index reports its progress, serves no binlogs until it is done, and can be stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pump_service.pump.storage import Storage
 
 
 class Gate:
-    """An index whose writes wait until it is open."""
+    """An index whose writes wait until the gate is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
@@ -42,7 +42,7 @@ class Gate:
         monkeypatch.setattr(Index, "write", gated)
 
 
-def test_the_port_is_open_while_a_lost_index_is_built(
+def test_the_port_is_open_while_a_lost_index_is_rebuilt(
     make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
@@ -62,9 +62,9 @@ def test_the_port_is_open_while_a_lost_index_is_built(
     try:
         until(lambda: hasattr(again, "_rpc") and hasattr(again, "_host"), "it listens")
         reader = PumpReader(again.addr, cluster.id)
-        found = reader.info()
-        assert found.state == "starting"
-        assert "the index is being rebuilt from the value log: file 000000.vlog of 000000.vlog" in found.last_error
+        pump_info = reader.info()
+        assert pump_info.state == "starting"
+        assert "the index is being rebuilt from the value log: file 000000.vlog of 000000.vlog" in pump_info.last_error
         with urllib.request.urlopen(f"http://{again.addr}/status", timeout=60) as answer:
             assert json.load(answer) is not None
         with pytest.raises(BinlakeError, match="the pump is starting"):
@@ -73,7 +73,7 @@ def test_the_port_is_open_while_a_lost_index_is_built(
             again._storage.append(commit(start, last + 1).SerializeToString())
         with pytest.raises(BinlakeError, match="the pump is starting"):
             again._storage.collect(1, 1)
-        assert cluster.history == states  # nobody was told that it is there
+        assert cluster.history == states  # the pump has not announced itself yet
     finally:
         gate.open.set()
         starting.join(120)
@@ -94,7 +94,7 @@ def lose_index(pump: PumpServer) -> None:
 
 
 class Stopper:
-    """Asks for the end at one of the writes of the index, and counts all of them."""
+    """Asks the start to stop at one of the writes of the index, and counts all of them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
         self.ask = lambda: None
@@ -110,7 +110,7 @@ class Stopper:
         monkeypatch.setattr(Index, "write", counted)
 
 
-def test_a_pump_that_builds_its_index_ends_when_it_is_asked_to(
+def test_a_pump_that_rebuilds_its_index_stops_when_asked(
     make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pump = make_pump(gen_binlog_interval_s=600.0)
@@ -124,21 +124,21 @@ def test_a_pump_that_builds_its_index_ends_when_it_is_asked_to(
     stopper.ask = lambda: again.request_leave("pause")
 
     assert not again.start()
-    assert stopper.writes <= 5 + 2  # the one under way, and two that keep what is done so far
-    assert cluster.history == states  # nobody was told that it is there, or that it has gone
+    assert stopper.writes <= 5 + 2  # the write in progress, and two that save the progress
+    assert cluster.history == states  # the pump announced neither its start nor its end
 
     monkeypatch.undo()
     last = PumpServer(pump._config, oracle=cluster, members=cluster)
     assert last.start()
-    assert 0 < last._storage.recovered < 400 - 3 * 16  # it went on where the other one ended
+    assert 0 < last._storage.recovered < 400 - 3 * 16  # the last start continued where the previous one stopped
     assert pulled(last._storage, 200) == stored
     last.stop()
 
 
-def test_a_start_ends_in_the_midst_of_a_long_file(tmp_path: Path) -> None:
+def test_a_start_can_be_stopped_in_the_middle_of_a_long_file(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     fill(storage, 50, count(10).__next__)
-    storage.close()  # so short a file gets no footer
+    storage.close()  # too short a file for a footer
 
     class Asked(Files):
         reads = 0
@@ -156,7 +156,7 @@ def test_a_start_ends_in_the_midst_of_a_long_file(tmp_path: Path) -> None:
     whole.close()
 
 
-def test_an_index_that_fails_while_it_is_built_does_not_hold_up_the_end(
+def test_an_index_that_fails_during_the_rebuild_does_not_delay_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = Storage(tmp_path)

@@ -1,4 +1,4 @@
-"""A C whose P is lost, as after a disk was replaced while transactions were open: told, and passed over by command."""
+"""A C whose P is lost, as after a replaced disk: the pump reports it, and a command makes pulls skip it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MakePump = Callable[..., PumpServer]
 
 
 @pytest.mark.parametrize("few", [True, False])
-def test_pulls_pass_over_a_given_up_c_and_nothing_else(tmp_path: Path, *, few: bool) -> None:
+def test_pulls_skip_only_the_given_up_commit(tmp_path: Path, *, few: bool) -> None:
     storage = Storage(tmp_path)
     more = [] if few else [one for at in range(10, 90, 2) for one in (prewrite(at), commit(at, at + 1))]
     store(storage, *more, commit(100, 150), prewrite(200), commit(200, 250), build.fake(300))
@@ -44,34 +44,36 @@ def test_pulls_pass_over_a_given_up_c_and_nothing_else(tmp_path: Path, *, few: b
     assert [ts for _, ts, _ in settled(storage)] == expected
     storage.close()
     shutil.rmtree(tmp_path / "kv")
-    storage = Storage(tmp_path)  # neither a restart nor a lost index brings it back
+    storage = Storage(tmp_path)  # neither a restart nor a lost index undoes the decision
     reach(storage, 300)
     assert [ts for _, ts, _ in settled(storage)] == expected
     assert storage.lost.commit_ts() == [150]
     storage.close()
 
 
-def test_a_p_that_comes_after_all_is_pulled(tmp_path: Path) -> None:
+def test_a_given_up_commit_is_pulled_if_its_prewrite_still_arrives(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     store(storage, commit(100, 150), build.fake(300))
     reach(storage, 300)
     Verdict(storage, NoStatusSource(), PumpMetrics()).give_up(100, 150)
     store(storage, prewrite(100), commit(100, 150))
-    until(lambda: storage.index.pointer(100) is not None, "it is indexed")
+    until(lambda: storage.index.pointer(100) is not None, "the late P is indexed")
     assert [ts for _, ts, _ in settled(storage)] == [150, 300]
     storage.close()
 
 
-def test_the_pump_says_which_c_ends_its_pulls_until_it_is_given_up(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_the_pump_names_the_commit_that_ends_pulls_until_it_is_given_up(
+    make_pump: MakePump, cluster: MemoryCluster
+) -> None:
     pump = make_pump()
     start, commit_ts = cluster.tso(), cluster.tso()
     write(pump, cluster, commit(start, commit_ts))
     reader = PumpReader(pump.addr, CLUSTER_ID)
     with pytest.raises(WireError, match="a commit has no prewrite"):
         list(reader.pull(0, cluster.tso()))
-    told = reader.info().last_error
-    assert f"start_ts={start}" in told
-    assert f"give-up {start}" in told
+    problem = reader.info().last_error
+    assert f"start_ts={start}" in problem
+    assert f"give-up {start}" in problem
     assert envelope(ask(pump, "PUT", f"/txn/{start}/give-up/{commit_ts}"))[1] == 200
     assert all(one[0] != commit_ts for one in reader.pull(0, cluster.tso()))
     info = reader.info()

@@ -1,4 +1,4 @@
-"""One process has a node id: also where a second one has the same advertised address (S0-35, hazards R-06)."""
+"""Only one process has a node id, even if a second one has the same advertised address (S0-35, hazards R-06)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
 
 
-def test_a_living_holder_keeps_the_name_and_a_dead_one_loses_it(etcd: EtcdClient) -> None:
+def test_a_live_holder_keeps_the_node_id_and_a_dead_one_loses_it(etcd: EtcdClient) -> None:
     first = EtcdClaim(etcd, "pump1", "store-a", "h:1", ttl_s=1)
     second = EtcdClaim(etcd, "pump1", "store-b", "h:1", ttl_s=1)
     first.take()
     first.renew()
-    second.take()  # the first one renews no more: its lease ends
+    second.take()  # the first one stops renewing, so its lease expires
     second.renew()
     with pytest.raises(Fenced, match=r"another process took this node id.*its_store=store-b"):
         first.renew()
@@ -32,8 +32,8 @@ def test_a_living_holder_keeps_the_name_and_a_dead_one_loses_it(etcd: EtcdClient
         EtcdClaim(etcd, "pump1", "store-d", "h:1", ttl_s=1).take()
 
 
-def test_who_has_the_same_directory_takes_over_at_once(etcd: EtcdClient) -> None:
-    # Its lock shows that the old process is dead; of a copied directory the later one has the name.
+def test_a_process_on_the_same_directory_takes_over_at_once(etcd: EtcdClient) -> None:
+    # Its lock shows that the old process is dead; of two copies of a directory, the one started later has the name.
     first = EtcdClaim(etcd, "pump1", "store-a", "h:1", ttl_s=3600)
     first.take()
     EtcdClaim(etcd, "pump1", "store-a", "h:1", ttl_s=3600).take()
@@ -41,7 +41,7 @@ def test_who_has_the_same_directory_takes_over_at_once(etcd: EtcdClient) -> None
         first.renew()
 
 
-def test_a_holder_that_was_away_keeps_the_name_when_no_other_claimed_it(etcd: EtcdClient) -> None:
+def test_a_holder_that_lost_contact_keeps_the_node_id_if_nobody_claimed_it(etcd: EtcdClient) -> None:
     claim = EtcdClaim(etcd, "pump1", "store-a", "h:1", ttl_s=60)
     claim.take()
     etcd.lease_revoke(claim._lease)
@@ -80,7 +80,7 @@ def test_a_second_pump_with_the_same_node_id_and_address_is_refused(start: Start
     assert str(first.service.problems) == ""
 
 
-def test_of_two_copies_of_one_directory_only_the_later_serves(start: Start, tmp_path: Path) -> None:
+def test_of_two_copies_of_a_directory_only_the_one_started_later_serves(start: Start, tmp_path: Path) -> None:
     first = start("one")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     second = start("two")
@@ -93,7 +93,7 @@ def test_of_two_copies_of_one_directory_only_the_later_serves(start: Start, tmp_
 
 def test_a_pump_that_left_frees_its_node_id_at_once(start: Start, tmp_path: Path) -> None:
     start("one").stop()
-    shutil.rmtree(tmp_path / "one")  # its disk was replaced
+    shutil.rmtree(tmp_path / "one")  # the disk was replaced
     pump = start("one")
     until(lambda: pump.service.state == "online", "it serves")
     assert pump._members.pumps()[0].state == "online"

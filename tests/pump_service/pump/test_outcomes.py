@@ -1,4 +1,4 @@
-"""What a write may end as, apart from any transport (tidb-binlog 2.8)."""
+"""The possible outcomes of a write, independent of any transport (tidb-binlog 2.8)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_ONLINE = [State.STARTING, State.PAUSING, State.CLOSING, State.PAUSED, State.
 
 
 def outcome(pump: PumpServer, cluster_id: int, payload: bytes) -> str:
-    """ok, ignored, or the error's text."""
+    """ "ok", "ignored", or the error's text."""
     try:
         stored = write_binlog(pump.service, cluster_id, payload)
         if stored is None:
@@ -31,7 +31,9 @@ def outcome(pump: PumpServer, cluster_id: int, payload: bytes) -> str:
 
 
 @pytest.mark.parametrize("state", NOT_ONLINE)
-def test_outside_online_only_ends_are_stored(make_pump: MakePump, cluster: MemoryCluster, state: State) -> None:
+def test_unless_online_only_commits_and_rollbacks_are_stored(
+    make_pump: MakePump, cluster: MemoryCluster, state: State
+) -> None:
     # S0-29
     pump = make_pump()
     first, second = cluster.tso(), cluster.tso()
@@ -39,15 +41,15 @@ def test_outside_online_only_ends_are_stored(make_pump: MakePump, cluster: Memor
     assert outcome(pump, cluster.id, prewrite(second).SerializeToString()) == "ok"
     pump.service.state = state
     for refused in (prewrite(cluster.tso()).SerializeToString(), b""):
-        told = outcome(pump, cluster.id, refused)
-        assert told.startswith("Transient")
-        assert f"the pump is {state}" in told
+        error = outcome(pump, cluster.id, refused)
+        assert error.startswith("Transient")
+        assert f"the pump is {state}" in error
     assert outcome(pump, cluster.id, commit(first, cluster.tso()).SerializeToString()) == "ok"
     assert outcome(pump, cluster.id, rollback(second).SerializeToString()) == "ok"
     pump.service.state = State.ONLINE
 
 
-def test_a_probe_is_accepted_and_leaves_nothing(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_probe_is_accepted_and_stores_nothing(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-40
     pump = make_pump(gen_binlog_interval_s=60.0)
     files = pump._config.data_dir / "value"
@@ -56,7 +58,7 @@ def test_a_probe_is_accepted_and_leaves_nothing(make_pump: MakePump, cluster: Me
     assert sum(file.stat().st_size for file in files.iterdir()) == before
 
 
-def test_errors_have_their_kind(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_each_error_has_the_right_class(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     with pytest.raises(ConfigError, match="mismatched cluster id"):
         write_binlog(pump.service, cluster.id + 1, prewrite(1).SerializeToString())
@@ -66,7 +68,7 @@ def test_errors_have_their_kind(make_pump: MakePump, cluster: MemoryCluster) -> 
         write_binlog(pump.service, cluster.id, Binlog(tp=1, start_ts=5).SerializeToString())
 
 
-def test_below_the_free_space_nothing_but_fakes_is_stored(make_pump: MakePump, cluster: MemoryCluster) -> None:  # U-30
+def test_below_the_free_space_limit_only_fakes_are_stored(make_pump: MakePump, cluster: MemoryCluster) -> None:  # U-30
     pump = make_pump(stop_write_at_available_space=1 << 60)
     for binlog in (prewrite(cluster.tso()), commit(5, 6), rollback(7)):
         with pytest.raises(Transient, match="stop-write-at-available-space"):
@@ -79,10 +81,10 @@ def test_a_slow_write_is_logged(
 ) -> None:
     pump = make_pump(slow_write_threshold_s=0.0)
     outcome(pump, cluster.id, prewrite(cluster.tso()).SerializeToString())
-    until(lambda: "slow_write" in capsys.readouterr().out, "it is told after its batch")
+    until(lambda: "slow_write" in capsys.readouterr().out, "the slow write is logged after its batch")
 
 
-def test_a_pull_refuses_what_cannot_be(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_an_invalid_pull_is_refused(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # tidb-binlog 2.9
     pump = make_pump()
     with pytest.raises(ConfigError, match="mismatched cluster id"):

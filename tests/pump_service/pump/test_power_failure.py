@@ -1,6 +1,6 @@
-"""The power may fail at any operation: every acked binlog is there afterwards, once, and the watermark is right.
+"""The power may fail at any operation: afterwards every acked binlog is stored once, and the watermark is correct.
 
-MISSION S0-48, invariant 1. The disk is `faulty_disk`; replay a case with the seed that hypothesis prints.
+MISSION S0-48, invariant 1. The disk is `faulty_disk`; repeat a case with the seed that hypothesis prints.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DOUBTING = replace(OPTIONS, trust_rollbacks=False)
 
 @dataclass
 class World:
-    """What writers did, over all lives of the pump: one clock, a commit_ts after the ack of its P."""
+    """What the writers did, over all runs of the pump: one clock, a commit_ts after the ack of its P."""
 
     clock: int = 0
     sent: set[bytes] = field(default_factory=set)
@@ -49,7 +49,7 @@ class World:
         return self.clock
 
     def write(self, storage: Storage, *binlogs: Binlog) -> None:
-        """Send at once, wait for all the answers."""
+        """Send all at once, then wait for the answers."""
         answers = []
         for binlog in binlogs:
             payload = binlog.SerializeToString()
@@ -59,33 +59,33 @@ class World:
         for answer in answers:
             answer.result(10)
 
-    def step(self, storage: Storage, what: int) -> None:
-        if what < 5:
-            starts = [self.tick() for _ in range(what + 1)]
+    def step(self, storage: Storage, action: int) -> None:
+        if action < 5:
+            starts = [self.tick() for _ in range(action + 1)]
             self.write(storage, *(prewrite(start, b"v" * (start * 37 % 150)) for start in starts))
             self.open += starts
-        elif what < 9 and self.open:
-            first, self.open = self.open[: what - 4], self.open[what - 4 :]
+        elif action < 9 and self.open:
+            first, self.open = self.open[: action - 4], self.open[action - 4 :]
             self.write(storage, *(commit(start, self.tick()) for start in first))
-        elif what == 9 and self.open:
+        elif action == 9 and self.open:
             self.write(storage, rollback(self.open.pop()))
-        elif what == 12:
+        elif action == 12:
             proofs = {_encode_end(entry.start_ts, None): entry.start_ts for entry in storage.doubted_prewrites()}
             for proof, start in list(proofs.items())[:1]:
-                if proof not in self.sent:  # the follower may not have taken it yet
+                if proof not in self.sent:  # the follower may not have processed it yet
                     self.sent.add(proof)
                     storage.end(start, None)
                     self.acked.add(proof)
-        elif what == 10:
+        elif action == 10:
             self.write(storage, build.fake(self.tick()))
-        elif what == 11 and storage.watermark > self.gc_ts + 1:
+        elif action == 11 and storage.watermark > self.gc_ts + 1:
             self.gc_ts = (self.gc_ts + storage.watermark) // 2
             storage.collect(self.gc_ts, self.gc_ts)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What had been promised to anybody when the power failed."""
+    """What the pump had acked or shown to anyone when the power failed."""
 
     acked: set[bytes]
     watermark: int
@@ -93,20 +93,20 @@ class Facts:
 
 
 def check(storage: Storage, world: World, facts: Facts, *, trust: bool = True) -> None:
-    """What recovery must give."""
+    """Check the result of the recovery."""
     records = list(storage._log.scan_from(Pointer(0, 0)))
     entries = [entry_of(place, payload) for place, payload in records]
     counts = Counter(payload for _, payload in records)
     gc_ts = storage.index.gc_ts
     assert gc_ts >= facts.gc_ts
-    assert counts.keys() <= world.sent, "nothing is invented"
-    assert set(counts.values()) <= {1}, "each once"
+    assert counts.keys() <= world.sent, "no binlog is invented"
+    assert set(counts.values()) <= {1}, "each binlog is stored once"
     for payload in facts.acked - counts.keys():
         lost = entry_of(Pointer(0, 0), payload)
         assert max(lost.start_ts, lost.commit_ts) <= gc_ts, f"acked and lost: {lost}"
     check_watermark(storage, entries, facts, plain_rule(entries, trust_rollbacks=trust))
     ended = {entry.start_ts: entry.commit_ts for entry in entries if entry.kind is Kind.COMMIT}
-    # A P that ended without a C is of no use at or below gcTS: a collection that was cut short may have taken its key.
+    # At or below gcTS, a P that ended without a C is useless: an interrupted collection may have removed its key.
     ends = (Kind.PROVEN_ROLLBACK, Kind.ROLLBACK) if trust else (Kind.PROVEN_ROLLBACK,)
     ended = {entry.start_ts: entry.start_ts for entry in entries if entry.kind in ends} | ended
     for entry in entries:
@@ -122,20 +122,20 @@ def check(storage: Storage, world: World, facts: Facts, *, trust: bool = True) -
 
 
 def check_watermark(storage: Storage, entries: Sequence[Entry], facts: Facts, plain: int) -> None:
-    assert storage.watermark >= facts.watermark, "a watermark that was shown does not go back"
+    assert storage.watermark >= facts.watermark, "a watermark that was shown does not decrease"
     assert storage.watermark >= plain
     if not storage.index.gc_ts:
         assert storage.watermark == plain
         assert storage.count_unmatched()[0] == len({one.start_ts for one in storage.waiting_prewrites()})
-        said = {one.start_ts for one in entries if one.kind is Kind.ROLLBACK}
-        assert {one.start_ts for one in storage.doubted_prewrites()} == said & {
+        reported = {one.start_ts for one in entries if one.kind is Kind.ROLLBACK}
+        assert {one.start_ts for one in storage.doubted_prewrites()} == reported & {
             one.start_ts for one in storage.waiting_prewrites()
         }
     assert (storage.counters.late_commits, storage.counters.early_commits) == (0, 0)
 
 
 class Ticks:
-    """A clock that moves by being looked at."""
+    """A clock that advances each time it is read."""
 
     def __init__(self) -> None:
         self.monotonic = itertools.count(1).__next__
@@ -143,7 +143,7 @@ class Ticks:
 
 @pytest.fixture(autouse=True, scope="module")
 def often() -> Iterator[None]:
-    """Every few batches one is synced, and the head moves, as they would over hours."""
+    """Sync a batch, and move the head, every few batches, as would happen over hours."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pump_service.pump.follower.time", Ticks())
         patch.setattr("pump_service.pump.follower._PACE_S", 0)
@@ -157,10 +157,10 @@ lives = st.lists(st.tuples(st.lists(st.integers(0, 12), max_size=25), st.integer
 
 @given(lives, st.integers(0, 2**32), st.booleans())
 @settings(max_examples=int(os.environ.get("BINLAKE_POWER_EXAMPLES", "40")), deadline=None)
-def test_the_power_may_fail_at_any_operation(
+def test_no_acked_binlog_is_lost_if_the_power_fails_at_any_operation(
     tmp_path_factory: pytest.TempPathFactory, found: Sequence[tuple[list[int], int]], seed: int, trust: bool
 ) -> None:
-    # S0-48; R-07: what is doubted, and what is proved, is known again
+    # S0-48; R-07: doubted and proved rollbacks are still known after the recovery.
     options = OPTIONS if trust else DOUBTING
     chance, world, path = random.Random(seed), World(), tmp_path_factory.mktemp("power")
     for steps, crash_at in found:
@@ -185,7 +185,7 @@ def live(
     chance: random.Random,
     options: StorageOptions = OPTIONS,
 ) -> Disk:
-    """One life of a pump; the power fails at operation `crash_at`, at the latest at its end."""
+    """One run of a pump; the power fails at operation `crash_at`, or at the end if that comes first."""
     running: list[Storage] = []
 
     def facts() -> Facts:
@@ -194,9 +194,9 @@ def live(
 
     disk = Disk(path, crash_at, chance, facts)
     running.append(open_on(disk, options))
-    for what in steps:
+    for action in steps:
         if disk.left is None:
-            world.step(running[0], what)
+            world.step(running[0], action)
     if chance.random() < 0.5:
         running[0].close()  # a clean stop; the power fails afterwards
         disk.crash()
@@ -206,16 +206,16 @@ def live(
     return disk
 
 
-def test_the_disk_takes_what_was_not_synced(tmp_path: Path) -> None:
-    # The test above can fail: the same disk under a pump that does not sync loses what it acked.
+def test_the_faulty_disk_loses_unsynced_data(tmp_path: Path) -> None:
+    # Shows that the test above can fail: on the same disk, a pump that does not sync loses acked binlogs.
     lost = 0
     for seed in range(10):
         world, path = World(), tmp_path / f"{seed}"
         disk = Disk(path, 10**9, random.Random(seed), lambda world=world: Facts(set(world.acked), 0, 0))
         path.mkdir()
         storage = open_on(disk, StorageOptions(sync_log=False))
-        for what in (4, 8, 10):
-            world.step(storage, what)
+        for action in (4, 8, 10):
+            world.step(storage, action)
         disk.crash()
         storage.close()
         facts = disk.restore(tmp_path / f"{seed}-left")
@@ -226,12 +226,12 @@ def test_the_disk_takes_what_was_not_synced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mutant", ["head", "mark"])
-def test_a_wrong_order_of_writes_is_caught(
+def test_a_wrong_order_of_writes_is_detected(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
-    # Two rules broken on purpose: the head claims what was not synced; files go before gcTS is durable.
+    # Two rules broken on purpose: the head covers unsynced entries; files are removed before gcTS is durable.
     if mutant == "head":
-        monkeypatch.setattr(Follower, "_index_batch", _take_and_claim)
+        monkeypatch.setattr(Follower, "_index_batch", _take_and_move_head)
     else:
         monkeypatch.setattr(Storage, "collect", _collect_then_mark)
     with pytest.raises((AssertionError, BinlakeError)):
@@ -239,22 +239,23 @@ def test_a_wrong_order_of_writes_is_caught(
 
 
 def _many_lives(tmp_path_factory: pytest.TempPathFactory) -> None:
-    # Which thread comes first decides whether a life shows it: one of 60 does mostly, on a busy machine a later one.
+    # Whether a run shows the fault depends on the order of threads: mostly one of 60 does, on a busy machine a later
+    # one.
     chance, until = random.Random(1), time.monotonic() + 300
     while time.monotonic() < until:
         world, path = World(), tmp_path_factory.mktemp("mutant")
         steps = [chance.choice((4, 8, 8, 10, 11)) for _ in range(25)]
         disk = live(world, path, steps, chance.randint(20, 120), chance)
-        left = tmp_path_factory.mktemp("mutant")
-        facts = disk.restore(left)
-        storage = Storage(left, OPTIONS)
+        folder = tmp_path_factory.mktemp("mutant")
+        facts = disk.restore(folder)
+        storage = Storage(folder, OPTIONS)
         try:
             check(storage, world, facts)
         finally:
             storage.close()
 
 
-def _take_and_claim(self: Follower, batch: list[Entry]) -> bool:
+def _take_and_move_head(self: Follower, batch: list[Entry]) -> bool:
     taken = _TAKE(self, batch)
     if batch:
         self._save_checkpoint()

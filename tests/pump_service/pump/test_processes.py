@@ -1,4 +1,5 @@
-"""Several pumps by one command: one port, folder, log and registration each; deaths are told and mended."""
+"""Several pumps started by one command: each has its port, folder, log and registration; crashes are logged, and
+crashed pumps restarted."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def planned(*words: str) -> list[list[str]]:
     return [command[4:] for command in build_commands(read_settings(args, {}), args, args.processes)]
 
 
-def test_each_process_has_what_must_differ_and_shares_the_rest(tmp_path: Path) -> None:
+def test_processes_differ_in_port_folder_and_name_and_share_all_other_settings(tmp_path: Path) -> None:
     file = tmp_path / "pump.toml"
     file.write_text("gc = 3")
     first, second = planned(
@@ -49,7 +50,7 @@ def test_each_process_has_what_must_differ_and_shares_the_rest(tmp_path: Path) -
     assert set(first) & set(second) == {"--pd-urls=http://a:1", f"--config={file}"}
 
 
-def test_free_ports_and_names_by_address_are_left_to_each() -> None:
+def test_each_process_chooses_a_free_port_and_its_name_by_address() -> None:
     first, second = planned("--processes", "2", "--addr", "127.0.0.1:0", "--log-file", "/l/p.log")
     assert "--addr=127.0.0.1:0" in first
     assert "--addr=127.0.0.1:0" in second
@@ -61,18 +62,18 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_a_death_is_logged_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_crash_is_logged_and_sets_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert Supervisor([python("pass"), python("raise SystemExit(3)")], restart=False).run() == 1
-    told = capsys.readouterr().out
-    assert "pump_died" in told
-    assert "status=3" in told
+    output = capsys.readouterr().out
+    assert "pump_died" in output
+    assert "status=3" in output
 
 
-def test_pumps_that_leave_by_themselves_end_it_well() -> None:
+def test_exit_code_is_0_when_all_pumps_leave_cleanly() -> None:
     assert Supervisor([python("pass"), python("pass")], restart=True).run() == 0
 
 
-def test_a_dead_one_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crashed_pump_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pump_service.pump.processes._BACKOFF_S", 0.01)
     mark = tmp_path / "died"
     code = f"import pathlib, sys; p = pathlib.Path({str(mark)!r}); sys.exit(0 if p.exists() else p.touch() or 9)"
@@ -110,7 +111,7 @@ def test_three_real_pumps_one_killed_all_stopped(tmp_path: Path, pd: PlacementDr
         victim.kill()
         said = tmp_path / "told"
         back = lambda: "pump p-1 listens" in said.read_text().partition("pump_died")[2]  # noqa: E731
-        until(back, "the killed one is back", 120)
+        until(back, "the killed pump is online again", 120)
         assert len({pump.host for pump in registry.pumps()}) == 3
         parent.send_signal(signal.SIGTERM)
         assert parent.wait(120) == 0

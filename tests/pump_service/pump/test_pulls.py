@@ -1,5 +1,5 @@
-"""Whoever pulls gets every transaction once and in order, however it comes by it: by a reader, at the tail, or parked
-between the two."""
+"""Every puller gets each transaction once and in order, whether a reader serves it, the tail thread feeds it, or it is
+parked in between."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 
 PULL = "/binlog.Pump/PullBinlogs"
 TURNS = examples(20)
-"""Each with two pullers more: the work grows by its square."""
+"""Each turn adds two pullers, so the work grows quadratically."""
 NARROW = Limits(stream_window=70_000, connection_window=70_000)
 
 
@@ -47,7 +47,7 @@ class Pump:
         return self.server._pulls._tail
 
     def write(self, count: int, size: int = 100) -> int:
-        """So many transactions; the last commit_ts."""
+        """Write this many transactions; return the last commit_ts."""
         stored, commit_ts = [], 0
         for _ in range(count):
             start_ts, commit_ts = next(self.clock), next(self.clock)
@@ -70,13 +70,13 @@ def pump(tmp_path: Path) -> Iterator[Pump]:
 
 
 def request(after_ts: int) -> bytes:
-    found = PullBinlogReq(clusterID=CLUSTER_ID)
-    found.startFrom.offset = after_ts
-    return found.SerializeToString()
+    message = PullBinlogReq(clusterID=CLUSTER_ID)
+    message.startFrom.offset = after_ts
+    return message.SerializeToString()
 
 
 class Client(threading.Thread):
-    """Takes all after `after_ts` up to `last`; `enough` says when that is known."""
+    """Takes everything after `after_ts` up to `last`, which a test sets when it is known."""
 
     def __init__(
         self, pump: Pump, after_ts: int, *, limits: Limits = NARROW, gzip: bool = False, in_blocks: bool = False
@@ -106,8 +106,8 @@ class Client(threading.Thread):
 
 
 @pytest.mark.drawn
-def test_every_puller_gets_all_once_and_in_order(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
-    # So little may wait that pullers fall behind, park and come back all the time.
+def test_every_puller_gets_each_transaction_once_and_in_order(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The limits are so small that pullers fall behind, are parked and come back all the time.
     monkeypatch.setattr(live_feed, "_UNSENT_BYTES", 30_000)
     monkeypatch.setattr(live_feed, "_FIRST_BYTES", 3_000)
     monkeypatch.setattr(pulls, "_TURN_S", 0.01)
@@ -118,7 +118,7 @@ def test_every_puller_gets_all_once_and_in_order(pump: Pump, monkeypatch: pytest
     for turn in range(TURNS):
         written = pump.write(150, 2000 if turn % 3 else 20)
         clients.append(Client(pump, written - 40 * turn, gzip=turn % 4 == 0, in_blocks=turn % 3 == 0))
-        clients.append(Client(pump, written + 100 * turn + 1, in_blocks=turn % 2 == 0))  # ahead of what is there
+        clients.append(Client(pump, written + 100 * turn + 1, in_blocks=turn % 2 == 0))  # ahead of everything stored
     last = pump.write(1000)
     for client in clients:
         client.last = last
@@ -132,7 +132,7 @@ def test_every_puller_gets_all_once_and_in_order(pump: Pump, monkeypatch: pytest
         assert client.taken[-1] >= last
 
 
-def test_who_is_ahead_is_not_looked_at_and_gets_its_own_when_it_comes(pump: Pump) -> None:
+def test_a_puller_that_is_ahead_costs_nothing_until_its_position_is_reached(pump: Pump) -> None:
     first = pump.write(10)
     ahead, far = Client(pump, first + 40), Client(pump, 1 << 61)
     until(lambda: len(pump.tail._ahead) == 2, "both wait")
@@ -159,10 +159,10 @@ def test_the_puller_that_waits_for_the_farthest_future_makes_room(pump: Pump, mo
     assert far.is_alive()
 
 
-def test_an_error_at_the_tail_ends_its_pullers_only(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_at_the_tail_ends_only_the_pullers_there(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
     last = pump.write(10)
     clients = [Client(pump, last) for _ in range(3)]
-    until(lambda: len(pump.tail._members) == 3, "all are at the tail")
+    until(lambda: len(pump.tail._members) == 3, "all pullers are at the tail")
     read = Reader.read
 
     def broken(*_: object) -> None:
@@ -181,12 +181,12 @@ def test_an_error_at_the_tail_ends_its_pullers_only(pump: Pump, monkeypatch: pyt
     assert again.taken[-1] == last
 
 
-def test_a_puller_that_takes_nothing_holds_no_thread_and_is_read_for_when_it_takes(pump: Pump) -> None:
+def test_a_stalled_puller_holds_no_thread_and_is_served_again_when_it_reads(pump: Pump) -> None:
     pump.write(100, 60_000)
     closed = Limits(stream_window=1, connection_window=1 << 20)
     with Channel(pump.server.address, limits=closed) as channel:
         stream = channel.stream(PULL, request(0))
-        until(lambda: any(one.parked for one in pump.server._pulls._pullers), "it is parked")
+        until(lambda: any(one.parked for one in pump.server._pulls._pullers), "the puller is parked")
         # One chunk of 256 KiB, not a MiB: opening a call that takes nothing cost the pump 13 ms.
         assert pump.server._pulls._unsent < 300_000
         other = Client(pump, 0)
@@ -196,16 +196,19 @@ def test_a_puller_that_takes_nothing_holds_no_thread_and_is_read_for_when_it_tak
         del stream
 
 
-def test_at_the_tail_what_came_together_is_read_at_once(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Each read has a price that all who are fed pay for: a quiet moment must not make the next rounds begin with a few.
+def test_at_the_tail_transactions_that_came_together_are_read_at_once(
+    pump: Pump, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each read has a cost that all fed pullers share, so a quiet moment must not make the next rounds start with a few
+    # rows.
     reader, index = Reader(pump.storage), pump.storage.index
     batch, reads, last = index.batch, list[int](), 0
     monkeypatch.setattr(index, "batch", lambda *given: reads.append(1) or batch(*given))
     for count in (300, 1, 100):
         upto = pump.write(count)
-        until(lambda upto=upto: pump.storage.watermark >= upto, "it is indexed")
+        until(lambda upto=upto: pump.storage.watermark >= upto, "the transactions are indexed")
         reads.clear()
-        found = [one for _, one in catch_up(reader, last, lambda: False)]
-        assert sum(map(len, found)) == count
+        batches = [one for _, one in catch_up(reader, last, lambda: False)]
+        assert sum(map(len, batches)) == count
         last = upto
     assert len(reads) == 1

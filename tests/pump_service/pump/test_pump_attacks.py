@@ -1,4 +1,4 @@
-"""The pump's port in the hands of somebody who has no cluster id: what each attack costs, and that others are served.
+"""Attacks on the pump's port by a client without the cluster id: the cost of each, and that other clients are served.
 
 Bounds are of CPU seconds and memory of the pump's process, never of wall time. Figures:
 docs/understand/pump-security.md.
@@ -48,8 +48,8 @@ def fetch(address: str, path: str) -> tuple[int, bytes]:
 
 @pytest.fixture(scope="module")
 def pump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedPump]:
-    with attacked_pump(tmp_path_factory.mktemp("attacked")) as found:
-        yield found
+    with attacked_pump(tmp_path_factory.mktemp("attacked")) as target:
+        yield target
 
 
 def test_thousands_of_initial_window_sizes_cost_no_more_than_their_bytes(pump: AttackedPump) -> None:
@@ -63,7 +63,7 @@ def test_thousands_of_initial_window_sizes_cost_no_more_than_their_bytes(pump: A
     assert cost.cpu_s < 1.5
 
 
-def test_settings_frames_beside_many_streams_are_cut_off(pump: AttackedPump) -> None:
+def test_a_settings_flood_with_many_open_streams_is_cut_off(pump: AttackedPump) -> None:
     with pump.raw() as peer:
         peer.send(b"".join(frames.headers(one, request_block(WRITE), end_stream=False) for one in range(1, 10_001, 2)))
         assert peer.ping()
@@ -76,7 +76,7 @@ def test_settings_frames_beside_many_streams_are_cut_off(pump: AttackedPump) -> 
     assert cost.cpu_s < 0.5
 
 
-def test_window_updates_beside_streams_without_a_window_cost_no_more_than_their_bytes(pump: AttackedPump) -> None:
+def test_window_updates_with_many_blocked_streams_cost_no_more_than_their_bytes(pump: AttackedPump) -> None:
     with pump.raw(window=0) as peer:
         peer.send(b"".join(whole_call(one, INFO, b"") for one in range(1, 8001, 2)))
         assert peer.ping()
@@ -102,7 +102,7 @@ def test_a_gzip_bomb_is_not_unpacked(pump: AttackedPump) -> None:
     assert cost.cpu_s < 0.5
 
 
-def test_uploads_that_trickle_do_not_keep_others_out(pump: AttackedPump) -> None:
+def test_slow_uploads_do_not_block_other_clients(pump: AttackedPump) -> None:
     with contextlib.ExitStack() as attack, pump.costs("130 unfinished uploads") as cost:
         peers = [attack.enter_context(pump.raw()) for _ in range(130)]
         for peer in peers:
@@ -112,11 +112,11 @@ def test_uploads_that_trickle_do_not_keep_others_out(pump: AttackedPump) -> None
         for peer in peers:
             assert peer.ping()
         for size in (20_000, 200_000, 1_000_000):
-            until(lambda size=size: pump.takes(size), f"a binlog of {size} bytes is taken")
+            until(lambda size=size: pump.accepts(size), f"a binlog of {size} bytes is accepted")
     assert cost.mib < 200
 
 
-def test_pulls_from_the_far_future_do_not_keep_others_out(pump: AttackedPump) -> None:
+def test_pulls_from_the_far_future_do_not_block_other_clients(pump: AttackedPump) -> None:
     with pump.raw() as peer, pump.costs("2,000 pulls from the far future") as cost:
         for one in range(1, 4001, 2):
             peer.send(whole_call(one, PULL, pull_request((1 << 62) + one)))
@@ -131,14 +131,14 @@ def test_pulls_from_the_far_future_do_not_keep_others_out(pump: AttackedPump) ->
 @pytest.mark.parametrize(
     "asked", [pytest.param([], id="singly", marks=pytest.mark.soak), pytest.param([ASKED], id="in blocks")]
 )
-def test_pullers_without_a_window_hold_little(pump: AttackedPump, asked: list[tuple[str, str]]) -> None:
+def test_pullers_without_a_window_use_little_memory(pump: AttackedPump, asked: list[tuple[str, str]]) -> None:
     pump.store(20 << 20)
     name = f"200 pullers {'in blocks ' if asked else ''}without a window, 20 MiB stored"
     with pump.raw(window=0) as peer, pump.costs(name) as cost:
         peer.send(b"".join(whole_call(one, PULL, pull_request(0), asked) for one in range(1, 401, 2)))
         with Channel(pump.address) as channel, channel.stream(PULL, pull_request(0)) as stream:
             seen = 0
-            for message in stream:  # all of it is there for who takes it
+            for message in stream:  # a puller that reads gets all of it
                 seen += len(message)
                 if seen > 20 << 20:
                     break
@@ -148,12 +148,12 @@ def test_pullers_without_a_window_hold_little(pump: AttackedPump, asked: list[tu
 
 
 @pytest.mark.soak
-def test_pulls_in_blocks_that_are_cancelled_half_way_hold_nothing(pump: AttackedPump) -> None:
+def test_pulls_in_blocks_cancelled_half_way_hold_no_memory(pump: AttackedPump) -> None:
     pump.store(20 << 20)
     ids = range(1, 401, 2)
     with pump.raw(window=0) as peer, pump.costs("200 pulls in blocks, cancelled half way") as cost:
         peer.send(b"".join(whole_call(one, PULL, pull_request(0), [ASKED]) for one in ids))
-        # Room for a part of the first block of each; nobody takes the rest.
+        # Room for only a part of each first block, and nobody reads the rest.
         peer.send(b"".join(frames.window_update(one, 100_000) for one in ids))
         peer.send(frames.window_update(0, 128 << 20))
         peer.until(frames.DATA, ids[-1])
@@ -164,7 +164,7 @@ def test_pulls_in_blocks_that_are_cancelled_half_way_hold_nothing(pump: Attacked
 
 
 @pytest.mark.soak
-def test_pullers_without_a_window_beside_a_large_binlog_hold_it_once(tmp_path: Path) -> None:
+def test_pullers_without_a_window_hold_a_large_binlog_only_once(tmp_path: Path) -> None:
     mib = 64
     size = mib << 20
     with attacked_pump(tmp_path) as pump:
@@ -172,23 +172,23 @@ def test_pullers_without_a_window_beside_a_large_binlog_hold_it_once(tmp_path: P
         with pump.raw(window=0) as peer, pump.costs(f"20 pullers without a window, one binlog of {mib} MiB") as cost:
             peer.send(b"".join(whole_call(one, PULL, pull_request(0)) for one in range(1, 41, 2)))
             with Channel(pump.address) as channel, channel.stream(PULL, pull_request(0)) as stream:
-                assert any(len(message) > size for message in stream)  # it comes to who takes it
+                assert any(len(message) > size for message in stream)  # the binlog arrives at a puller that reads
             assert pump.answers()
-    assert cost.mib < 6 * mib  # what is sent, and one that is being read: three copies each
+    assert cost.mib < 6 * mib  # what is sent, and one binlog being read: three copies each
     assert cost.cpu_s < 6
 
 
 @pytest.mark.soak
-def test_connections_kept_after_a_call_do_not_keep_others_out(pump: AttackedPump) -> None:
+def test_idle_connections_do_not_block_other_clients(pump: AttackedPump) -> None:
     count = 10_050
     host, _, port = pump.address.rpartition(":")
     hello = frames.PREFACE + frames.settings([]) + whole_call(1, "/grpc.health.v1.Health/Check", b"")
     with contextlib.ExitStack() as attack, pump.costs("10,050 connections kept after a call") as cost:
         for at in range(count):
-            # Many addresses: one alone has only so many ports.
+            # Several addresses, because one address has a limited number of ports.
             peer = socket.create_connection((host, int(port)), 60, source_address=(f"127.0.1.{1 + at % 4}", 0))
             attack.callback(peer.close)
-            with contextlib.suppress(OSError):  # turned away, or gone while it spoke
+            with contextlib.suppress(OSError):  # refused, or closed while the request was sent
                 peer.sendall(hello)
                 peer.recv(1000)
         assert pump.answers()
@@ -198,7 +198,7 @@ def test_connections_kept_after_a_call_do_not_keep_others_out(pump: AttackedPump
 def test_http1_bodies_in_tiny_chunks_are_cut_off(pump: AttackedPump) -> None:
     host, _, port = pump.address.rpartition(":")
     with socket.create_connection((host, int(port)), 60) as peer, pump.costs("HTTP/1.1 in 1-byte chunks") as cost:
-        with contextlib.suppress(OSError):  # cut off
+        with contextlib.suppress(OSError):  # the connection was cut off
             peer.sendall(b"PUT /state/x/pause HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
             for _ in range(200):
                 peer.sendall(b"1\r\nx\r\n" * 1000)
@@ -206,7 +206,7 @@ def test_http1_bodies_in_tiny_chunks_are_cut_off(pump: AttackedPump) -> None:
     assert cost.cpu_s < 0.6
 
 
-def test_header_blocks_are_not_kept(pump: AttackedPump) -> None:
+def test_header_blocks_are_not_held_in_memory(pump: AttackedPump) -> None:
     with contextlib.ExitStack() as attack, pump.costs("5 connections, 512 header blocks of 15 KiB each") as cost:
         for _ in range(5):
             peer = attack.enter_context(pump.raw())
@@ -217,7 +217,7 @@ def test_header_blocks_are_not_kept(pump: AttackedPump) -> None:
     assert cost.mib < 24
 
 
-def test_a_refused_write_is_not_a_line_of_the_log(pump: AttackedPump) -> None:
+def test_a_refused_write_does_not_write_a_log_line(pump: AttackedPump) -> None:
     before = pump.log_bytes()
     with Channel(pump.address) as channel, pump.costs("5,000 refused writes") as cost:
         calls = [channel.start(WRITE, write_request(b"x", cluster=1), 60) for _ in range(5000)]
@@ -240,13 +240,13 @@ def test_rapid_resets_are_cut_off_early(pump: AttackedPump) -> None:
     assert cost.cpu_s < 0.5
 
 
-def test_unfinished_calls_without_a_byte_are_bounded_in_all(pump: AttackedPump) -> None:
+def test_unfinished_calls_without_data_are_bounded_over_all_connections(pump: AttackedPump) -> None:
     begun = b"".join(frames.headers(one, request_block(WRITE), end_stream=False) for one in range(1, 18_001, 2))
     with contextlib.ExitStack() as attack, pump.costs("20 connections with 9,000 begun calls each") as cost:
         for _ in range(20):
             attack.enter_context(pump.raw()).attack(begun)
         assert pump.answers()
-        assert pump.takes(200_000)
+        assert pump.accepts(200_000)
     assert cost.mib < 64
 
 
@@ -262,7 +262,7 @@ def test_a_huge_path_and_an_hpack_bomb_cost_no_more_than_their_bytes(pump: Attac
     assert cost.mib < 32
 
 
-def test_watches_of_health_are_bounded_and_those_of_another_address_have_room(pump: AttackedPump) -> None:
+def test_health_watches_are_bounded_but_another_address_is_admitted(pump: AttackedPump) -> None:
     with pump.raw() as peer, pump.costs("5,000 watches of health") as cost:
         peer.send(b"".join(whole_call(one, WATCH, b"") for one in range(1, 10_001, 2)))
         assert peer.until(frames.HEADERS, 9_999)[1] & frames.END_STREAM, "the last one is refused"
@@ -276,7 +276,7 @@ def test_watches_of_health_are_bounded_and_those_of_another_address_have_room(pu
 
 
 @pytest.mark.soak
-def test_pullers_of_one_address_at_the_tail_do_not_keep_others_out(tmp_path: Path) -> None:
+def test_many_pullers_of_one_address_do_not_block_other_clients(tmp_path: Path) -> None:
     with attacked_pump(tmp_path) as pump, pump.raw() as peer, pump.costs("1,200 pullers of an address") as cost:
         peer.send(b"".join(whole_call(one, PULL, pull_request(0)) for one in range(1, 2401, 2)))
         assert peer.ping()
@@ -287,7 +287,7 @@ def test_pullers_of_one_address_at_the_tail_do_not_keep_others_out(tmp_path: Pat
     assert cost.mib < 64
 
 
-def test_a_flood_of_one_page_leaves_another_one_served(pump: AttackedPump) -> None:
+def test_a_flood_of_requests_for_one_page_does_not_block_another_page(pump: AttackedPump) -> None:
     asked = headers.encode(
         [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/debug/binlog/1"), (b":authority", b"x")]
     )

@@ -1,4 +1,4 @@
-"""Who may command a pump: what only we have needs the token or a client certificate, what binlogctl asks stays open."""
+"""Who may command a pump: Binlake's own commands need the token or a client certificate; binlogctl's stay open."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def waiting_prewrite(pump: PumpServer, cluster: MemoryCluster) -> int:
     return start_ts
 
 
-def test_a_transaction_is_decided_only_with_the_token(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_deciding_a_transaction_requires_the_token(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # R-07
     pump = make_pump()
     start_ts = waiting_prewrite(pump, cluster)
@@ -56,13 +56,13 @@ def test_a_transaction_is_decided_only_with_the_token(make_pump: MakePump, clust
     assert pump.service.info().unmatched_prewrites == 1
     assert put(pump, f"/txn/{start_ts}/rollback", authorization=f"Bearer {token}").json()["code"] == 200
     until(lambda: pump.service.info().unmatched_prewrites == 0, "the rollback is sorted")
-    file.write_text("another\n")  # counts at once
+    file.write_text("another\n")  # takes effect at once
     assert put(pump, f"/txn/{start_ts}/rollback", authorization=f"Bearer {token}").status_code == 403
     assert put(pump, f"/txn/{start_ts}/rollback", authorization="Bearer another").json()["code"] == 3
 
 
 @pytest.mark.parametrize("headers", [FOREIGN, {"origin": "null"}, {"sec_fetch_site": "same-site"}])
-def test_the_page_of_another_site_commands_nothing(make_pump: MakePump, headers: dict[str, str]) -> None:
+def test_requests_from_another_sites_page_are_refused(make_pump: MakePump, headers: dict[str, str]) -> None:
     pump = make_pump()
     assert put(pump, f"/state/{pump.node_id}/close", **headers).status_code == 403
     names = {k.replace("_", "-"): v for k, v in headers.items()}
@@ -71,7 +71,7 @@ def test_the_page_of_another_site_commands_nothing(make_pump: MakePump, headers:
     assert httpx.get(f"http://{pump.addr}/status", headers=names, timeout=60).status_code == 200
 
 
-def test_what_binlogctl_asks_stays_open(make_pump: MakePump) -> None:
+def test_binlogctl_commands_stay_open(make_pump: MakePump) -> None:
     # S0-60
     pump = make_pump()
     own = put(pump, f"/state/{pump.node_id}/pause", origin=f"http://{pump.addr}", sec_fetch_site="same-origin")
@@ -79,14 +79,14 @@ def test_what_binlogctl_asks_stays_open(make_pump: MakePump) -> None:
     assert put(make_pump("pump2"), "/state/pump2/pause").json()["code"] == 200
 
 
-def test_an_operator_may_close_that_too(make_pump: MakePump) -> None:
+def test_an_operator_may_require_the_token_for_them_too(make_pump: MakePump) -> None:
     pump = make_pump(protect_state=True)
     assert put(pump, f"/state/{pump.node_id}/pause").status_code == 403
     token = (pump._config.data_dir / "admin-token").read_text().strip()
     assert put(pump, f"/state/{pump.node_id}/pause", authorization=f"Bearer {token}").json()["code"] == 200
 
 
-def test_a_client_certificate_is_proof_and_a_socket_without_one_is_not(
+def test_a_client_certificate_is_accepted_and_a_unix_socket_without_one_is_not(
     make_pump: MakePump, cluster: MemoryCluster, tmp_path: Path, short_path: Path
 ) -> None:
     authority = Authority(tmp_path)
@@ -104,7 +104,7 @@ def test_a_client_certificate_is_proof_and_a_socket_without_one_is_not(
     assert pump.service.state is State.ONLINE
 
 
-def test_a_token_that_cannot_be_kept_stops_the_start(make_pump: MakePump, tmp_path: Path) -> None:
+def test_a_token_that_cannot_be_saved_stops_the_start(make_pump: MakePump, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the token for commands cannot be saved") as caught:
         make_pump(admin_token_file=str(tmp_path / "nosuch" / "token"))
     assert "admin-token-file" in json.dumps(str(caught.value))

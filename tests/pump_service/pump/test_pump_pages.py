@@ -30,7 +30,7 @@ WIRE = Path(__file__).resolve().parents[2] / "fixtures" / "wire"
 
 def recorded() -> dict[str, tuple[int, dict[str, str], bytes]]:
     """`METHOD /path` -> (status, headers, body) of the original."""
-    found = {}
+    answers = {}
     for part in re.split(r"^### curl -X ", (WIRE / "http-pump.txt").read_text(), flags=re.M)[1:]:
         request, _, answer = part.partition("\n")
         method, url = request.split()[:2]
@@ -39,8 +39,8 @@ def recorded() -> dict[str, tuple[int, dict[str, str], bytes]]:
         headers = dict(line.split(": ", 1) for line in lines)
         length = int(headers.get("Content-Length", len(body)))
         path = url.removeprefix("http://127.0.0.1:8250")
-        found[f"{method} {path}"] = int(status.split()[1]), headers, body.encode()[:length]
-    return found
+        answers[f"{method} {path}"] = int(status.split()[1]), headers, body.encode()[:length]
+    return answers
 
 
 def ask(pump: PumpServer, method: str, path: str, **query: str) -> HttpResponse:
@@ -49,8 +49,8 @@ def ask(pump: PumpServer, method: str, path: str, **query: str) -> HttpResponse:
 
 
 def envelope(answer: HttpResponse) -> tuple[str, int]:
-    found = json.loads(answer.body)
-    return found["message"], found["code"]
+    content = json.loads(answer.body)
+    return content["message"], content["code"]
 
 
 def write(pump: PumpServer, cluster: MemoryCluster, *binlogs: Binlog) -> None:
@@ -71,7 +71,7 @@ def write(pump: PumpServer, cluster: MemoryCluster, *binlogs: Binlog) -> None:
         "GET /state/pump1/pause",
     ],
 )
-def test_an_answer_is_the_recorded_one(make_pump: MakePump, request_line: str) -> None:
+def test_an_answer_equals_the_recorded_one(make_pump: MakePump, request_line: str) -> None:
     status, headers, body = recorded()[request_line]
     method, path = request_line.split()
     answer = ask(make_pump(), method, path)
@@ -85,24 +85,24 @@ def test_status_and_drainers_have_the_recorded_form(make_pump: MakePump, cluster
     pump = make_pump("ours")
     cluster.consumers = [NodeStatus.from_json(json.dumps(one).encode(), "k") for one in json.loads(drainers[2])]
     assert ask(pump, "GET", "/drainers").body == drainers[2]
-    own = cluster.nodes["ours"]
+    entry = cluster.nodes["ours"]
     cluster.nodes = {key: NodeStatus.from_json(json.dumps(one).encode(), key) for key, one in
-                     ((one["nodeId"], one) for one in entries)} | {"ours": own}  # fmt: skip
+                     ((one["nodeId"], one) for one in entries)} | {"ours": entry}  # fmt: skip
     answer = ask(pump, "GET", "/status")
     assert answer.content_type == recorded()["GET /status"][1]["Content-Type"]
-    found = json.loads(answer.body)
-    assert list(found) == ["status", "CommitTS", "Checkpoint", "ErrMsg"]
-    assert found["CommitTS"] > own.update_ts - (1 << 40)
-    theirs = recorded()["GET /status"][2].partition(b',"CommitTS"')[0][:-1]
-    assert theirs.removeprefix(b'{"status":{') in answer.body
+    content = json.loads(answer.body)
+    assert list(content) == ["status", "CommitTS", "Checkpoint", "ErrMsg"]
+    assert content["CommitTS"] > entry.update_ts - (1 << 40)
+    recorded_status = recorded()["GET /status"][2].partition(b',"CommitTS"')[0][:-1]
+    assert recorded_status.removeprefix(b'{"status":{') in answer.body
 
 
-def test_status_shows_that_pd_is_gone(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_status_shows_that_pd_does_not_answer(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     cluster.down = True
-    found = json.loads(ask(pump, "GET", "/status").body)
+    content = json.loads(ask(pump, "GET", "/status").body)
     cluster.down = False
-    assert "PD does not answer" in found["ErrMsg"]
+    assert "PD does not answer" in content["ErrMsg"]
 
 
 def test_a_stored_binlog_is_shown_as_the_original_shows_it() -> None:
@@ -121,17 +121,17 @@ def test_a_stored_transaction_is_shown_with_its_tables_and_rows(make_pump: MakeP
     write(pump, cluster, prewrite(start, value))
     commit_ts = cluster.tso()
     write(pump, cluster, commit(start, commit_ts))
-    until(lambda: pump.service.info().max_commit_ts >= commit_ts, "it is indexed")
-    found = json.loads(ask(pump, "GET", f"/debug/binlog/{commit_ts}", format="json").body)
-    assert (found["code"], found["data"]["type"]) == (200, "Commit")
-    assert (found["data"]["start_ts"], found["data"]["commit_ts"]) == (str(start), str(commit_ts))
-    assert found["data"]["tables"][0] == {"table_id": 45, "inserted": 2, "updated": 0, "deleted": 1}
+    until(lambda: pump.service.info().max_commit_ts >= commit_ts, "the transaction is indexed")
+    shown = json.loads(ask(pump, "GET", f"/debug/binlog/{commit_ts}", format="json").body)
+    assert (shown["code"], shown["data"]["type"]) == (200, "Commit")
+    assert (shown["data"]["start_ts"], shown["data"]["commit_ts"]) == (str(start), str(commit_ts))
+    assert shown["data"]["tables"][0] == {"table_id": 45, "inserted": 2, "updated": 0, "deleted": 1}
     assert f"tp:Prewrite start_ts:{start} " in ask(pump, "GET", f"/debug/binlog/{start}").body.decode()
     assert envelope(ask(pump, "GET", "/debug/binlog/7", format="json"))[1] == 2
     assert envelope(ask(pump, "GET", "/debug/binlog/x", format="json"))[1] == 1
 
 
-def test_pause_is_taken_once_and_only_while_online(make_pump: MakePump) -> None:
+def test_pause_is_accepted_once_and_only_while_online(make_pump: MakePump) -> None:
     pump = make_pump()
     assert envelope(ask(pump, "PUT", "/state/pump1/pause")) == ("apply action pause success!", 200)
     assert pump.serve() == "paused"
@@ -139,7 +139,7 @@ def test_pause_is_taken_once_and_only_while_online(make_pump: MakePump) -> None:
     assert (message, code) == ("this pump's state is paused, apply close failed!", 3)
 
 
-def test_every_metric_of_the_original_is_there_with_its_type_and_labels(
+def test_every_metric_of_the_original_exists_with_its_type_and_labels(
     make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     pump = make_pump()
@@ -155,11 +155,11 @@ def test_every_metric_of_the_original_is_there_with_its_type_and_labels(
         assert ours[name][1] <= theirs[name][1], f"labels and buckets of {name}"
 
 
-def test_the_alert_rules_ask_for_series_of_the_page(make_pump: MakePump, cluster: MemoryCluster) -> None:  # U-02
+def test_the_alert_rules_use_series_that_the_page_has(make_pump: MakePump, cluster: MemoryCluster) -> None:  # U-02
     pump = make_pump()
     start = cluster.tso()
     write(pump, cluster, prewrite(start), commit(start, cluster.tso()))
-    # Counted by kind, so it has a series with the first of them.
+    # Counted by kind, so a series exists only after the first one of its kind.
     pump.service.metrics.errors.add("write")
     shown = [sample(line) for line in ask(pump, "GET", "/metrics").body.decode().splitlines() if line[0] != "#"]
     assert alert_rules.unanswered("binlake-pumps", shown) == {}
@@ -172,7 +172,7 @@ def sample(line: str) -> tuple[str, frozenset[str]]:
 
 
 UNKNOWN_HERE = {
-    # A drainer's metric that a pump of theirs shows by mistake.
+    # A drainer's metric that the original pump shows by mistake.
     "binlog_drainer_slow_chaser_catchup_time_seconds",
 }
 
@@ -180,13 +180,13 @@ UNKNOWN_HERE = {
 def series(page: str) -> dict[str, tuple[str, set[str]]]:
     """Metric -> (type, label sets); histograms count by the name without suffix."""
     types = dict(line.split()[2:4] for line in page.splitlines() if line.startswith("# TYPE"))
-    found: dict[str, tuple[str, set[str]]] = {name: (kind, set()) for name, kind in types.items()}
+    metrics: dict[str, tuple[str, set[str]]] = {name: (kind, set()) for name, kind in types.items()}
     for line in page.splitlines():
         name = re.split(r"[{ ]", line)[0]
         base = name if name in types else re.sub("_(bucket|sum|count)$", "", name)
-        if base in found and "{" in line:
-            found[base][1].add(line[line.index("{") : line.index("}") + 1])
-    return found
+        if base in metrics and "{" in line:
+            metrics[base][1].add(line[line.index("{") : line.index("}") + 1])
+    return metrics
 
 
 def value(pump: PumpServer, sample: str) -> float:
@@ -194,7 +194,7 @@ def value(pump: PumpServer, sample: str) -> float:
     return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{sample} ")), 0.0)
 
 
-def test_failures_after_the_cluster_check_count_as_lost(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_failures_after_the_cluster_check_are_counted(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # tidb-binlog 2.8
     pump = make_pump()
     write(pump, cluster, prewrite(cluster.tso()))
@@ -204,7 +204,7 @@ def test_failures_after_the_cluster_check_count_as_lost(make_pump: MakePump, clu
     with pytest.raises(Exception, match="cluster id"):
         write_binlog(pump.service, cluster.id + 1, b"")
     write_binlog(pump.service, cluster.id, b"")
-    # An answer is given before it is counted.
+    # The answer is sent before it is counted.
     until(
         lambda: value(pump, 'binlog_pump_storage_write_binlog_size_count{type="single"}') == 1, "the write is counted"
     )
@@ -213,7 +213,7 @@ def test_failures_after_the_cluster_check_count_as_lost(make_pump: MakePump, clu
     assert value(pump, 'binlog_pump_rpc_duration_seconds_count{label="fail",method="WriteBinlog"}') == 2
 
 
-def test_a_refusal_over_the_wire_counts_once(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_refusal_over_the_network_is_counted_once(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     pump.service.state = State.PAUSING
     with grpc.insecure_channel(pump.addr) as channel:
@@ -237,7 +237,7 @@ def test_batches_and_syncs_are_timed(make_pump: MakePump, cluster: MemoryCluster
 
 
 class Source:
-    """Answers the same about every transaction."""
+    """Gives the same answer about every transaction."""
 
     def __init__(self) -> None:
         self.answer: Status = Unknown("its write record was collected")
@@ -247,7 +247,7 @@ class Source:
         return self.answer
 
 
-def test_an_operator_decides_what_no_source_can_tell(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_an_operator_decides_transactions_unknown_to_the_source(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # R-07
     pump = make_pump(source=Source())
     first, second = cluster.tso(), cluster.tso()
@@ -301,8 +301,8 @@ def test_an_invalid_timestamp_gets_a_short_answer(make_pump: MakePump, text: str
     assert "not found" in ask(pump, "GET", "/debug/binlog/9223372036854775808").body.decode()
 
 
-def test_the_text_of_a_large_binlog_costs_little_and_shows_its_size() -> None:
-    # 16 MiB took 884 MiB while it was written out byte by byte.
+def test_the_text_of_a_large_binlog_uses_little_memory_and_shows_its_size() -> None:
+    # 16 MiB took 884 MiB of memory when the text was written byte by byte.
     payload = prewrite(100, bytes(16 << 20)).SerializeToString()
     tracemalloc.start()
     try:
@@ -321,16 +321,16 @@ def test_a_binlog_too_large_to_parse_is_shown_by_its_head(monkeypatch: pytest.Mo
     assert as_text(prewrite(100, bytes(100_000)).SerializeToString()) == "tp:Prewrite start_ts:100 \n"
 
 
-def test_the_status_page_says_what_is_in_the_way(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_the_status_page_names_what_blocks_the_pump(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     start = cluster.tso()
     write(pump, cluster, prewrite(start))
 
-    def told() -> str:
+    def status_text() -> str:
         return str(json.loads(ask(pump, "GET", "/status").body)["ErrMsg"])
 
-    until(lambda: f"blocked: prewrite start_ts={start} key=" in told(), "the prewrite that blocks is named")
+    until(lambda: f"blocked: prewrite start_ts={start} key=" in status_text(), "the blocking prewrite is named")
     listed = json.loads(ask(pump, "GET", "/txn").body)["data"]
     assert [one["start_ts"] for one in listed] == [str(start)]
     write(pump, cluster, commit(start, cluster.tso()))
-    until(lambda: not told(), "nothing is in the way")
+    until(lambda: not status_text(), "nothing blocks the pump any more")

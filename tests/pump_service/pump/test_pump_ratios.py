@@ -1,4 +1,4 @@
-"""Ratios of a pump's speed, taken in one run on one machine: what a promise of speed means where clocks differ."""
+"""Ratios of a pump's speed, measured in one run on one machine: a promise of speed that holds on slow machines, too."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from bench import pump_load
 from binlake import tso
 from binlake.rpc import Channel
 
-# Clocks decide here, so never in CI: `make soak` runs them.
+# The results depend on clocks, so these tests never run in CI; `make soak` runs them.
 pytestmark = pytest.mark.soak
 
 
 @pytest.fixture
 def pump(tmp_path: Path) -> Iterator[AttackedPump]:
-    with attacked_pump(tmp_path) as found:
-        yield found
+    with attacked_pump(tmp_path) as attacked:
+        yield attacked
 
 
 @contextlib.contextmanager
 def pullers(pump: AttackedPump, count: int, after_ts: int) -> Iterator[list[int]]:
-    """So many that take all after `after_ts`; the bytes each has taken."""
+    """Start this many pullers after `after_ts`; yields the bytes that each has taken."""
     taken = [0] * count
     with contextlib.ExitStack() as stack:
         channels = [stack.enter_context(Channel(pump.address)) for _ in range(count)]
         streams = [stack.enter_context(channel.stream(PULL, pull_request(after_ts))) for channel in channels]
 
         def take(number: int) -> None:
-            with contextlib.suppress(Exception):  # it ends with its channel
+            with contextlib.suppress(Exception):  # the stream ends with its channel
                 for messages in streams[number].batches():
                     taken[number] += sum(map(len, messages))
 
@@ -54,37 +54,37 @@ def pullers(pump: AttackedPump, count: int, after_ts: int) -> Iterator[list[int]
 
 
 class Clock:
-    """Timestamps for one load after the other."""
+    """Timestamps for consecutive loads."""
 
     def __init__(self) -> None:
         self.next = tso.compose(int(time.time() * 1000)) - (1 << 34)
 
     def load(self, pump: AttackedPump, writers: int, size: int, seconds: float) -> pump_load.Load:
-        """What so many writers found; their process does nothing else."""
+        """Run this many writers in a process that does nothing else; return their results."""
         load = pump_load.run_apart(pump_load.write, pump.address, WRITE, CLUSTER_ID, writers, size, self.next, seconds)
         self.next += 2 * load.calls + 2 * writers
         return load
 
     def cost(self, pump: AttackedPump) -> float:
-        """us of CPU of the pump a write, by 64 writers."""
+        """us of the pump's CPU for a write, with 64 writers."""
         before = pump.cpu_s()
         load = self.load(pump, 64, 200, 1.5)
         return (pump.cpu_s() - before) / load.calls * 1e6
 
 
 def best_of(rounds: int, ratio: Callable[[], float], enough: Callable[[float], bool]) -> list[float]:
-    """Ratios until one is good enough: what else runs on the machine may spoil a round, not all of them."""
-    found = []
+    """Measure ratios until one is good enough: other load on the machine may spoil a round, but not all of them."""
+    measured = []
     for _ in range(rounds):
-        found.append(ratio())
-        if enough(found[-1]):
+        measured.append(ratio())
+        if enough(measured[-1]):
             break
-    print(json.dumps({"ratios": [round(one, 2) for one in found]}))
-    return found
+    print(json.dumps({"ratios": [round(one, 2) for one in measured]}))
+    return measured
 
 
 def test_ten_pullers_at_the_tail_cost_a_writer_little(pump: AttackedPump) -> None:
-    # When each puller read for itself it was five times the whole write; a quarter of it is 5 us.
+    # When each puller read for itself, that cost five times as much as the write; a quarter of a write is 5 us.
     clock = Clock()
     clock.cost(pump)
 
@@ -111,7 +111,7 @@ def test_a_write_takes_a_small_multiple_of_a_bare_one(pump: AttackedPump, tmp_pa
 
 
 def pull_for_ever(address: str) -> None:
-    """A puller at full speed, of which only what it costs the pump is to count."""
+    """A puller at full speed; only its cost to the pump matters."""
     os.nice(19)
     while True:
         with Channel(address) as channel, channel.stream(PULL, pull_request(0)) as stream:
@@ -121,7 +121,7 @@ def pull_for_ever(address: str) -> None:
                     break
 
 
-def test_writers_keep_most_of_their_rate_beside_a_pull_at_full_speed(pump: AttackedPump) -> None:
+def test_writers_keep_most_of_their_rate_during_a_pull_at_full_speed(pump: AttackedPump) -> None:
     # S0-52
     clock = Clock()
     clock.load(pump, 64, 200, 2.0)  # something to pull
@@ -136,6 +136,6 @@ def test_writers_keep_most_of_their_rate_beside_a_pull_at_full_speed(pump: Attac
         finally:
             puller.kill()
             puller.join()
-            until(lambda: pump.connections() == 0, "it is gone")
+            until(lambda: pump.connections() == 0, "the puller has ended")
 
     assert max(best_of(8, ratio, lambda found: found >= 0.7)) >= 0.7

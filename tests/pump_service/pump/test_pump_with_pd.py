@@ -1,4 +1,4 @@
-"""The pump as it is run: `binlake pump` against the embedded placement driver, through the pump client."""
+"""The pump as operators run it: `binlake pump` with the embedded placement driver, through the pump client."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def registry(pd: PlacementDriver) -> Iterator[Registry]:
 
 @pytest.fixture
 def run(tmp_path: Path, pd: PlacementDriver) -> Iterator[Run]:
-    """Starts `binlake pump` and waits until it listens; kills what is left at the end."""
+    """Starts `binlake pump`, waits until it listens, and kills remaining processes at the end."""
     running: list[subprocess.Popen[str]] = []
 
     def start(name: str, *options: str) -> subprocess.Popen[str]:
@@ -57,7 +57,7 @@ def run(tmp_path: Path, pd: PlacementDriver) -> Iterator[Run]:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
         running.append(process)
         assert process.stdout is not None
-        assert any(f"pump {name} listens at" in line for line in process.stdout), "it ended before it listened"
+        assert any(f"pump {name} listens at" in line for line in process.stdout), "the pump ended before it listened"
         return process
 
     yield start
@@ -73,31 +73,31 @@ def states(registry: Registry) -> dict[str, str]:
 
 
 def write(client: PumpClient, oracle: PdClient, count: int) -> dict[int, str]:
-    """Committed transactions: commit_ts -> pump."""
-    placed = {}
+    """Write committed transactions; return commit_ts -> pump."""
+    written = {}
     for _ in range(count):
         binlog = prewrite(oracle.tso())
         client.write_prewrite(binlog)
         commit_ts = oracle.tso()
-        placed[commit_ts] = client.write_commit(build.commit(binlog, commit_ts))
-    return placed
+        written[commit_ts] = client.write_commit(build.commit(binlog, commit_ts))
+    return written
 
 
 def everything(registry: Registry, cluster_id: int, upto: int) -> dict[int, str]:
-    """What all pumps hold through `upto`: commit_ts -> pump; each is read until its own proof."""
-    found = {}
+    """Everything that the pumps hold up to `upto`: commit_ts -> pump; each is read until it is proved complete."""
+    pulled = {}
     for pump in registry.pumps():
         for commit_ts, start_ts, payload in PumpReader(pump.host, cluster_id).pull(0, upto):
             if commit_ts <= upto and commit_ts != start_ts:
                 assert Binlog.FromString(payload).prewrite_value == VALUE
-                found[commit_ts] = pump.node_id
-    return found
+                pulled[commit_ts] = pump.node_id
+    return pulled
 
 
-def test_two_pumps_hold_all_and_an_idle_one_does_not_hold_up_the_other(
+def test_two_pumps_hold_everything_and_an_idle_one_does_not_delay_the_other(
     run: Run, oracle: PdClient, registry: Registry
 ) -> None:
-    # S0-59: the second pump gets nothing for a while, its watermark moves all the same.
+    # S0-59: the second pump gets nothing for a while, but its watermark still moves.
     run("pump1")
     cluster_id = oracle.cluster_id()
     with PumpClient(registry, cluster_id) as client:
@@ -111,7 +111,7 @@ def test_two_pumps_hold_all_and_an_idle_one_does_not_hold_up_the_other(
     assert everything(registry, cluster_id, oracle.tso()) == alone | both
 
 
-def test_a_killed_pump_comes_back_with_all_it_had_and_takes_over_its_entry(
+def test_a_killed_pump_restarts_with_its_data_and_takes_over_its_entry(
     run: Run, oracle: PdClient, registry: Registry
 ) -> None:
     process = run("pump1")
@@ -119,7 +119,7 @@ def test_a_killed_pump_comes_back_with_all_it_had_and_takes_over_its_entry(
         placed = write(client, oracle, 20)
         process.kill()
         process.wait()
-        assert states(registry) == {"pump1": "online"}  # nothing expires it
+        assert states(registry) == {"pump1": "online"}  # its entry does not expire
         run("pump1")
         placed |= write(client, oracle, 5)
     assert everything(registry, oracle.cluster_id(), oracle.tso()) == placed
@@ -134,7 +134,7 @@ def test_sigterm_leaves_it_paused(run: Run, oracle: PdClient, registry: Registry
     assert states(registry) == {"pump1": "paused"}
 
 
-def test_bad_starts_are_one_line_on_stderr(tmp_path: Path) -> None:
+def test_a_failed_start_prints_one_line_on_stderr(tmp_path: Path) -> None:
     begun = time.monotonic()
     command = [sys.executable, "-m", "binlake.cli", "pump", "--data-dir", str(tmp_path / "p"), "--addr", "nowhere"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

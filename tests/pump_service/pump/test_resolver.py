@@ -1,4 +1,4 @@
-"""Resolving orphan P: only a record of the source proves anything (hazards R-07; answers as TiDB v7.5 gives them)."""
+"""Resolves orphan P: only a record of the source is a proof (hazards R-07; answers as TiDB v7.5 gives them)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def answer(**info: object) -> str:
 
 @pytest.fixture
 def status_port() -> Iterator[tuple[str, dict[str, str], list[str]]]:
-    """A status port on loopback: its url, its answers by path, the paths asked for."""
+    """A status port on loopback: its url, its answers by path, and the requested paths."""
     answers: dict[str, str] = {}
     asked: list[str] = []
 
@@ -47,7 +47,7 @@ def status_port() -> Iterator[tuple[str, dict[str, str], list[str]]]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -63,19 +63,19 @@ def storage(tmp_path: Path) -> Iterator[Storage]:
     opened.close()
 
 
-def test_orphans_end_by_the_answers_of_the_status_port(
+def test_orphans_are_resolved_by_the_answers_of_the_status_port(
     storage: Storage, status_port: tuple[str, dict[str, str], list[str]]
 ) -> None:
     # S0-49, R-07
     url, answers, asked = status_port
-    source = TidbSource(MemoryCluster(), ["http://127.0.0.1:1", url])  # the first one is down: the next is asked
+    source = TidbSource(MemoryCluster(), ["http://127.0.0.1:1", url])  # the first one is down, so the next is asked
     resolver = Resolver(storage, source)
     store(storage, prewrite(100), prewrite(200), build.fake(700))
     until(lambda: storage.count_unmatched() == (2, 100), "both wait")
     resolver.resolve_waiting()
-    assert asked == []  # they may be on their way
+    assert asked == []  # their commits may be on the way
     resolver.resolve_waiting()
-    asked.sort()  # they are asked about side by side
+    asked.sort()  # they are asked about in parallel
     assert asked == ["/mvcc/hex/" + b"k100".hex(), "/mvcc/hex/" + b"k200".hex()]
     assert "start_ts=100" in resolver.blocked
     assert "HTTP 400" in resolver.blocked
@@ -84,7 +84,7 @@ def test_orphans_end_by_the_answers_of_the_status_port(
     answers[asked[0]] = answer(lock={"start_ts": 100})
     resolver.resolve_waiting()
     assert "lock still exists" in resolver.blocked
-    answers[asked[0]] = answer()  # neither lock nor write: collected by TiKV, perhaps; no proof of anything
+    answers[asked[0]] = answer()  # neither lock nor write: TiKV may have collected them, so this proves nothing
     resolver.resolve_waiting()
     assert "neither lock nor write" in resolver.blocked
     assert storage.watermark == 0
@@ -98,7 +98,7 @@ def test_orphans_end_by_the_answers_of_the_status_port(
     source.close()
 
 
-def test_without_anybody_to_ask_a_prewrite_blocks_and_says_so(storage: Storage) -> None:
+def test_without_a_source_to_ask_a_prewrite_blocks_and_the_reason_is_shown(storage: Storage) -> None:
     resolver = Resolver(storage, NoStatusSource())
     store(storage, prewrite(100))
     until(lambda: storage.count_unmatched() == (1, 100), "it waits")
@@ -108,7 +108,7 @@ def test_without_anybody_to_ask_a_prewrite_blocks_and_says_so(storage: Storage) 
 
 
 class Answers:
-    """A status source with an answer by start_ts; `asked` in order."""
+    """A status source with an answer by start_ts; `asked`: the start_ts in order of the requests."""
 
     def __init__(self, answers: dict[int, Status]) -> None:
         self.answers = answers
@@ -117,22 +117,22 @@ class Answers:
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
         assert key == f"k{start_ts}".encode()
         self.asked.append(start_ts)
-        found = self.answers.get(start_ts)
-        if found is None:
-            raise SourceUnavailable("nobody is there")
-        return found
+        status = self.answers.get(start_ts)
+        if status is None:
+            raise SourceUnavailable("the source does not answer")
+        return status
 
 
 @pytest.fixture
 def doubting(tmp_path: Path) -> Iterator[Storage]:
-    """A storage that takes no writer's R for a proof."""
+    """A storage that does not trust a writer's R."""
     opened = Storage(tmp_path / "doubting", StorageOptions(trust_rollbacks=False))
     yield opened
     opened.close()
 
 
 def ask_until(resolver: Resolver, condition: Callable[[], bool], what: str) -> None:
-    """Verify again and again, as the pump does."""
+    """Verify repeatedly, as the pump does."""
 
     def look() -> bool:
         resolver.verify_rollbacks()
@@ -141,7 +141,7 @@ def ask_until(resolver: Resolver, condition: Callable[[], bool], what: str) -> N
     until(look, what, 300)
 
 
-def test_an_r_that_lies_loses_nothing(doubting: Storage) -> None:
+def test_a_false_rollback_loses_nothing(doubting: Storage) -> None:
     # R-07: TiDB sends an R after an undetermined commit, too. 100 is committed, 200 is rolled back.
     source = Answers({100: Committed(500), 200: RolledBack()})
     resolver = Resolver(doubting, source)
@@ -149,19 +149,23 @@ def test_an_r_that_lies_loses_nothing(doubting: Storage) -> None:
     until(lambda: len(doubting.doubted_prewrites()) == 2, "both wait for a proof")
     assert (doubting.watermark, settled(doubting)) == (0, [])
     ask_until(resolver, lambda: doubting.watermark == 700, "both are proved")
-    found = settled(doubting)
-    assert [(start, ts) for start, ts, _ in found] == [(100, 500), (700, 700)]
-    assert Binlog.FromString(found[0][2]).prewrite_value == VALUE
+    transactions = settled(doubting)
+    assert [(start, ts) for start, ts, _ in transactions] == [(100, 500), (700, 700)]
+    assert Binlog.FromString(transactions[0][2]).prewrite_value == VALUE
     counters = resolver.counters
     assert (counters.committed, counters.rolled_back, counters.contradicted, counters.queries) == (1, 1, 1, 2)
 
 
-def test_a_rollback_waits_until_it_is_proved_and_the_pump_says_why(doubting: Storage) -> None:
+def test_a_rollback_waits_until_it_is_proved_and_the_reason_is_shown(doubting: Storage) -> None:
     # R-07: locked, unknown and unreachable prove nothing.
     source = Answers({})
     resolver = Resolver(doubting, source)
     store(doubting, prewrite(100), rollback(100), build.fake(700))
-    for answer, why in ((None, "nobody is there"), (Locked(3000), "lock"), (Unknown("no record"), "no record")):
+    for answer, why in (
+        (None, "the source does not answer"),
+        (Locked(3000), "lock"),
+        (Unknown("no record"), "no record"),
+    ):
         source.answers = {} if answer is None else {100: answer}
         ask_until(resolver, lambda why=why: why in resolver.blocked, why)
         assert "start_ts=100" in resolver.blocked
@@ -184,20 +188,18 @@ class Clock:
 
 @pytest.fixture
 def absent_s(monkeypatch: pytest.MonkeyPatch) -> float:
-    """Seconds between two answers that prove a rollback, short."""
+    """Shorten the time between two answers that prove a rollback."""
     monkeypatch.setattr("pump_service.pump.resolver._ABSENT_S", 0.05)
     return 0.05
 
 
-def test_an_r_of_a_young_transaction_that_the_source_does_not_know_twice_is_proved(
-    doubting: Storage, absent_s: float
-) -> None:
+def test_a_young_rollback_is_proved_when_the_source_twice_has_no_record(doubting: Storage, absent_s: float) -> None:
     # R-07: an unprotected rollback leaves no record for long, and a commit would have left one.
     young, silent = tso.compose(1_000_000), tso.compose(1_000_001)
     source = Answers({young: Absent(), silent: Absent()})
     resolver = Resolver(doubting, source, clock=Clock(1599.0))
     store(doubting, prewrite(young), rollback(young))
-    until(lambda: len(doubting.doubted_prewrites()) == 1, "it waits for a proof")
+    until(lambda: len(doubting.doubted_prewrites()) == 1, "the rollback waits for a proof")
     ask_until(resolver, lambda: bool(source.asked), "asked")
     assert doubting.doubted_prewrites(), "one answer proves nothing"
     ask_until(resolver, lambda: not doubting.doubted_prewrites(), "proved")
@@ -216,7 +218,8 @@ def test_an_r_of_a_young_transaction_that_the_source_does_not_know_twice_is_prov
 @pytest.mark.parametrize("case", ["old", "no clock", "clock is down", "not sure", "a lock between"])
 @pytest.mark.usefixtures("absent_s")
 def test_absence_alone_proves_nothing(doubting: Storage, case: str) -> None:
-    # R-07: a commit record of an old transaction may be collected; an answer that tells nothing is no absence.
+    # R-07: a commit record of an old transaction may have been collected, and an uninformative answer is not an
+    # absence.
     start = tso.compose(1_000_000)
     answers = [Unknown("region error") if case == "not sure" else Absent()]
     if case == "a lock between":
@@ -234,7 +237,7 @@ def test_absence_alone_proves_nothing(doubting: Storage, case: str) -> None:
     clock = {"no clock": None, "clock is down": down, "old": Clock(1600.0)}.get(case, Clock(1001.0))
     resolver = Resolver(doubting, Source(), clock=clock)
     store(doubting, prewrite(start), rollback(start))
-    until(lambda: len(doubting.doubted_prewrites()) == 1, "it waits for a proof")
+    until(lambda: len(doubting.doubted_prewrites()) == 1, "the rollback waits for a proof")
     ask_until(resolver, lambda: resolver.queries >= 5, "asked often")
     assert len(doubting.doubted_prewrites()) == 1
 
@@ -251,12 +254,12 @@ def test_absence_alone_proves_nothing(doubting: Storage, case: str) -> None:
     ],
 )
 def test_only_an_answer_about_the_key_shows_that_it_has_no_record(body: str, absent: bool) -> None:
-    found = read_status(body, 100)
-    assert isinstance(found, Unknown)
-    assert isinstance(found, Absent) is absent
+    status = read_status(body, 100)
+    assert isinstance(status, Unknown)
+    assert isinstance(status, Absent) is absent
 
 
-def test_questions_about_one_r_become_rare(doubting: Storage) -> None:
+def test_questions_about_one_rollback_become_rarer(doubting: Storage) -> None:
     source = Answers({100: Unknown("no record")})
     resolver = Resolver(doubting, source)
     store(doubting, prewrite(100), rollback(100))
@@ -266,8 +269,8 @@ def test_questions_about_one_r_become_rare(doubting: Storage) -> None:
     assert 1 <= len(source.asked) <= 5
 
 
-def test_a_proof_outlives_a_restart_and_the_lost_index_and_a_doubt_does_too(tmp_path: Path) -> None:
-    # R-07: the source forgets (TiKV keeps rollbacks for minutes); what was proved is not asked again.
+def test_proofs_and_doubts_survive_a_restart_and_a_lost_index(tmp_path: Path) -> None:
+    # R-07: the source forgets (TiKV keeps rollbacks for minutes), so a proved outcome is not asked about again.
     options = StorageOptions(trust_rollbacks=False)
     storage = Storage(tmp_path, options)
     store(storage, prewrite(100), rollback(100), prewrite(200), rollback(200), build.fake(300))
@@ -280,7 +283,7 @@ def test_a_proof_outlives_a_restart_and_the_lost_index_and_a_doubt_does_too(tmp_
         storage = Storage(tmp_path, options)
         assert [entry.start_ts for entry in storage.doubted_prewrites()] == [200]
         storage.close()
-    storage = Storage(tmp_path)  # without a source an R is taken at its word
+    storage = Storage(tmp_path)  # without a source, an R is trusted
     reach(storage, 300)
     assert storage.count_unmatched() == (0, 0)
     storage.close()
@@ -293,8 +296,8 @@ def test_a_commit_ends_a_doubt(doubting: Storage) -> None:
     assert [ts for _, ts, _ in settled(doubting)] == [150]
 
 
-def test_age_is_measured_on_timestamps_and_discards_nothing(storage: Storage) -> None:
-    # S0-51, U-08: beyond the timeout a prewrite is called overdue; only a proof ends it.
+def test_age_is_measured_by_timestamps_and_no_prewrite_is_discarded(storage: Storage) -> None:
+    # S0-51, U-08: after the timeout a prewrite is reported as overdue; only a proof ends it.
     assert TXN_TIMEOUT_S == 600
     begin = tso.compose(1_000_000)
     source = Answers({begin: Unknown("neither lock nor write record")})
@@ -317,7 +320,7 @@ def test_age_is_measured_on_timestamps_and_discards_nothing(storage: Storage) ->
 
 
 def test_many_rollbacks_are_verified_at_once(doubting: Storage) -> None:
-    # R are common (1 to 15 % of transactions): they must not stop the watermark for long.
+    # R are common (1 to 15 % of transactions), so they must not stop the watermark for long.
     starts = range(1000, 4000, 3)
     source = Answers({start: RolledBack() for start in starts})
     resolver = Resolver(doubting, source)
@@ -330,10 +333,10 @@ def test_many_rollbacks_are_verified_at_once(doubting: Storage) -> None:
     resolver.close()
 
 
-def test_what_is_proved_is_not_asked_about_while_the_sorter_has_not_read_it(
+def test_a_proved_outcome_is_not_asked_about_again_before_the_sorter_reads_it(
     doubting: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It was stored, and counted, again with each round.
+    # Such a P was stored, and counted, again in each round.
     resolver = Resolver(doubting, Answers({100: RolledBack()}))
     store(doubting, prewrite(100), rollback(100))
     until(lambda: len(doubting.doubted_prewrites()) == 1, "it waits")
@@ -352,7 +355,7 @@ def test_what_is_proved_is_not_asked_about_while_the_sorter_has_not_read_it(
 
 
 def test_a_decision_by_command_is_a_proof(doubting: Storage) -> None:
-    # R-07: where no source can tell, also about a P whose R nobody can prove.
+    # R-07: if no source knows the outcome, an operator decides, also about a P whose R nobody can prove.
     verdict = Verdict(doubting, Answers({100: Unknown("collected"), 200: Unknown("collected")}), PumpMetrics())
     store(doubting, prewrite(100), rollback(100), prewrite(200), rollback(200), build.fake(300))
     until(lambda: len(doubting.doubted_prewrites()) == 2, "both wait")

@@ -1,4 +1,4 @@
-"""An orphan P ends by itself where TiKV can be asked, and never by age (S0-51, tidb-binlog 2.6, hazards R-07)."""
+"""An orphan P is resolved if TiKV can be asked, and never by age alone (S0-51, tidb-binlog 2.6, hazards R-07)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ KEY = f"k{START}".encode()
 
 
 def after(seconds: float) -> int:
-    """A timestamp so long after START."""
+    """A timestamp this long after START."""
     return tso.compose(int((BEGIN_S + seconds) * 1000))
 
 
 class World:
-    """A storage, a TiKV and the clock between them."""
+    """A storage, a TiKV and the clock that they share."""
 
     def __init__(self, folder: Path) -> None:
         self.storage = Storage(folder, StorageOptions(trust_rollbacks=False))
@@ -56,7 +56,7 @@ class World:
         )
 
     def rounds(self, age_s: float) -> None:
-        """Two rounds at this age: a P that is on its way is not asked about."""
+        """Two rounds at this age: a P whose commit may be on the way is not asked about in the first."""
         self.age_s = age_s
         for _ in range(2):
             ends = self.resolver.counters.rolled_back + self.resolver.counters.committed
@@ -64,12 +64,12 @@ class World:
             if self.resolver.counters.rolled_back + self.resolver.counters.committed > ends:
                 until(
                     lambda: not self.storage.count_unmatched()[0],
-                    "what ends it is sorted, as after the second between rounds",
+                    "the stored outcome is sorted, as after the second between rounds",
                 )
         self.resolver.verify_rollbacks()
 
     def ended(self) -> bool:
-        """Whether the P's end was stored; waits for what was stored to be sorted."""
+        """Whether the P's outcome was stored; waits until stored records are sorted."""
         fake_ts = after(self.age_s)
         store(self.storage, build.fake(fake_ts))
         until(lambda: self.storage.watermark >= fake_ts or self.storage.count_unmatched()[0] > 0, "sorted")
@@ -88,12 +88,12 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-def test_an_orphan_of_which_nothing_is_there_ends_after_the_timeout_by_a_record_in_tikv(world: World) -> None:
+def test_an_orphan_without_any_record_is_rolled_back_in_tikv_after_the_timeout(world: World) -> None:
     store(world.storage, prewrite(START))
     until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.rounds(age_s=599)
     assert not world.ended()
-    assert world.tikv.writes == {}, "a young transaction may yet write its lock"
+    assert world.tikv.writes == {}, "a young transaction may still write its lock"
     assert "neither lock nor write" in world.resolver.blocked
     world.rounds(age_s=601)
     assert world.tikv.writes[KEY] == [Write(START, START, ROLLBACK)]
@@ -102,7 +102,7 @@ def test_an_orphan_of_which_nothing_is_there_ends_after_the_timeout_by_a_record_
     assert world.resolver.counters.rolled_back == 1
 
 
-def test_an_orphan_that_committed_is_kept_with_its_commit_ts(world: World) -> None:
+def test_a_committed_orphan_gets_its_commit_ts(world: World) -> None:
     store(world.storage, prewrite(START))
     until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.tikv.writes[KEY] = [Write(START, START + 9)]
@@ -111,26 +111,26 @@ def test_an_orphan_that_committed_is_kept_with_its_commit_ts(world: World) -> No
     assert next((start, ts) for start, ts, _ in settled(world.storage)) == (START, START + 9)
 
 
-def test_a_lock_that_lives_is_waited_for_and_one_whose_holder_died_is_not(world: World) -> None:
+def test_a_live_lock_blocks_and_a_lock_with_a_dead_holder_is_rolled_back(world: World) -> None:
     store(world.storage, prewrite(START))
     until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
-    world.tikv.locks[KEY] = Lock(START, 3_600_000)  # a large transaction prolongs its lock
+    world.tikv.locks[KEY] = Lock(START, 3_600_000)  # a large transaction extends its lock
     world.rounds(age_s=1200)
     assert KEY in world.tikv.locks
     assert not world.ended()
     assert "ttl 3600000" in world.resolver.blocked
     world.tikv.locks[KEY] = Lock(START, 20_000)
     world.rounds(age_s=49)
-    assert KEY in world.tikv.locks, "its time is over, but it may be prolonged late"
-    world.rounds(age_s=51)  # kill -9 of TiDB: long before the timeout, as any reader would
+    assert KEY in world.tikv.locks, "the lock has expired, but it may be extended late"
+    world.rounds(age_s=51)  # kill -9 of TiDB: the lock is rolled back long before the timeout, as any reader would do
     until(world.ended, "rolled back")
     assert world.tikv.writes[KEY] == [Write(START, START, ROLLBACK)]
 
 
-def test_an_r_is_proved_at_once_and_an_r_that_lies_loses_nothing(world: World) -> None:
+def test_a_rollback_is_proved_at_once_and_a_false_one_loses_nothing(world: World) -> None:
     lying = START + 100
     store(world.storage, prewrite(START), rollback(START), prewrite(lying), rollback(lying))
-    until(lambda: len(world.storage.doubted_prewrites()) == 2, "both want a proof")
+    until(lambda: len(world.storage.doubted_prewrites()) == 2, "both wait for a proof")
     world.tikv.writes[f"k{lying}".encode()] = [Write(lying, lying + 5)]
     world.age_s = 1
     world.resolver.verify_rollbacks()
@@ -147,7 +147,7 @@ def test_a_backlog_older_than_ten_minutes_is_proved_while_gc_has_not_passed_it(
     for start in starts:
         world.storage.append(prewrite(start).SerializeToString())
         world.storage.append(rollback(start).SerializeToString())
-    until(lambda: len(world.storage.doubted_prewrites()) == len(starts), "all want a proof")
+    until(lambda: len(world.storage.doubted_prewrites()) == len(starts), "all wait for a proof")
     world.age_s = 4000
     written, end_all = list[int](), world.storage.end_all
     monkeypatch.setattr(world.storage, "end_all", lambda ends: written.append(len(ends)) or end_all(ends))
@@ -161,19 +161,21 @@ def test_a_backlog_older_than_ten_minutes_is_proved_while_gc_has_not_passed_it(
     assert written == [len(starts)]
 
 
-def test_what_gc_has_passed_blocks_and_says_so(world: World) -> None:
+def test_a_transaction_older_than_gc_blocks_and_the_reason_is_shown(world: World) -> None:
     world.tikv.run_gc(START + 1)
     store(world.storage, prewrite(START))
     until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.rounds(age_s=700)
     assert not world.ended()
     assert "GC may have removed" in world.resolver.blocked
-    world.rounds(age_s=700)  # the log is as old by now: it is overdue, and a way on is told
+    world.rounds(age_s=700)  # the log is that old by now, so the P is overdue, and the text names a command
     assert "binlake txn resolve" in world.resolver.blocked
     assert world.tikv.writes == {}
 
 
-def test_gc_is_held_at_the_oldest_that_waits_and_let_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gc_is_held_at_the_oldest_waiting_transaction_and_released(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pump_service.pump.status_queries._HOLD_S", 0.0)
     store(world.storage, prewrite(START))
     until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
@@ -186,7 +188,7 @@ def test_gc_is_held_at_the_oldest_that_waits_and_let_go(world: World, monkeypatc
     assert world.tikv.services == {}
 
 
-def test_the_status_port_is_asked_where_tikv_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_status_port_is_asked_when_tikv_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("binlake.cluster.source.tikv._PAUSES_S", (0.01,))
 
     class Port:
@@ -204,11 +206,11 @@ def test_the_status_port_is_asked_where_tikv_does_not_answer(world: World, monke
     until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.tikv.addresses = dict.fromkeys(world.tikv.addresses, "127.0.0.1:1")
     world.rounds(age_s=3)
-    until(world.ended, "the port told")
+    until(world.ended, "the port answered")
     assert port.asked == 1
 
 
-def test_without_a_clock_nothing_is_ended(world: World) -> None:
+def test_without_a_clock_no_transaction_is_ended(world: World) -> None:
     def down() -> int:
         raise SourceUnavailable("PD does not answer")
 
@@ -220,7 +222,7 @@ def test_without_a_clock_nothing_is_ended(world: World) -> None:
     assert world.tikv.asked == []
 
 
-def test_who_decides_by_command_asks_tikv_and_changes_nothing(world: World) -> None:
+def test_a_decision_by_command_asks_tikv_without_changing_it(world: World) -> None:
     # A forced outcome never contradicts what the source knows.
     store(world.storage, prewrite(START))
     until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
@@ -238,18 +240,18 @@ def test_the_blocking_prewrite_is_shown_with_its_key_table_and_age(world: World)
     store(world.storage, build.prewrite(START, key, b""), build.fake(after(42)), prewrite(START + 500))
     until(lambda: world.storage.count_unmatched()[0] == 2, "both wait")
     world.rounds(age_s=42)
-    told = world.resolver.blocked
-    assert f"start_ts={START}" in told
-    assert f"key={key.hex()} (table 77)" in told
-    assert "42 s old" in told
-    assert "1 more" in told
+    reason = world.resolver.blocked
+    assert f"start_ts={START}" in reason
+    assert f"key={key.hex()} (table 77)" in reason
+    assert "42 s old" in reason
+    assert "1 more" in reason
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_a_pump_asks_the_tikv_of_its_cluster_by_itself(
+def test_a_pump_asks_the_tikv_of_its_cluster_without_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, asks: bool
 ) -> None:
-    # No status port is configured: PD's urls are enough, as for the original.
+    # No status port is configured: as for the original, PD's urls are enough.
     driver, tikv = PlacementDriver(tmp_path / "pd"), FakeTikv(safe_point=START)
     driver.start()
     address = tikv.start()
@@ -277,10 +279,10 @@ def test_a_pump_asks_the_tikv_of_its_cluster_by_itself(
         write.result(20)
         if asks:
             reader = PumpReader(pump.addr, cluster)
-            until(lambda: reader.info().max_commit_ts > begin + tso.compose(1000), "TiKV ended it")
+            until(lambda: reader.info().max_commit_ts > begin + tso.compose(1000), "TiKV ended the transaction")
             assert tikv.writes[f"k{begin}".encode()] == [Write(begin, begin, ROLLBACK)]
         else:
-            until(lambda: "no status source" in pump.service.info().last_error, "nobody is asked")
+            until(lambda: "no status source" in pump.service.info().last_error, "no source is asked")
             assert tikv.asked == []
     finally:
         pump.stop()

@@ -1,4 +1,4 @@
-"""A block of the index that rots under a running pump: the error says what to do, as the one at a start does."""
+"""A block of the index is damaged while a pump runs: the error says what to do, like the error at a start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pump_service.pump.index import Index, ts_key
 KEYS = 20_000
 
 
-def test_a_rotten_block_is_reported_with_advice(tmp_path: Path) -> None:
+def test_a_damaged_block_is_reported_with_a_hint(tmp_path: Path) -> None:
     folder = tmp_path / "kv"
     database = plyvel.DB(str(folder), create_if_missing=True)
     for ts in range(1, KEYS):

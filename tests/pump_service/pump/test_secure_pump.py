@@ -1,4 +1,4 @@
-"""A pump with `[security]`: RPC and pages by TLS only, for the names on the list; a Unix socket beside it."""
+"""A pump with `[security]`: RPC and pages only by TLS, for allowed names; and a Unix socket in addition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_jobs.land.pump_source import pull_batches
 MakePump = Callable[..., PumpServer]
 
 
-def test_a_secure_pump_serves_the_names_on_its_list(
+def test_a_secure_pump_serves_only_allowed_names(
     make_pump: MakePump, cluster: MemoryCluster, tmp_path: Path, short_path: Path
 ) -> None:
     # tidb-binlog 1.5, 2.12
@@ -43,7 +43,7 @@ def test_a_secure_pump_serves_the_names_on_its_list(
     with Channel(f"unix:{socket}") as channel:
         assert channel.call("/grpc.health.v1.Health/Check", b"", 10) == b"\x08\x01"
     pump.stop()
-    again = make_pump(addr="localhost:0", tls=tls)  # finds its own entry, and nobody at the old address
+    again = make_pump(addr="localhost:0", tls=tls)  # it finds its own entry, and no pump at the old address
     assert again.node_id == "pump1"
 
 

@@ -1,4 +1,4 @@
-"""The life of a pump over gRPC: when it takes what, what it tells, how it comes and goes (MISSION S0.d, S0.e)."""
+"""A pump over gRPC: what it accepts in each state, what it reports, how it starts and leaves (MISSION S0.d, S0.e)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MakePump = Callable[..., PumpServer]
 
 @pytest.fixture(params=[PumpServer, GrpcioPumpServer], ids=["lean", "grpcio"])
 def rpc(request: pytest.FixtureRequest) -> type[PumpServer]:
-    """Each test runs on both layers: nobody can tell them apart."""
+    """Each test runs on both layers, which must behave the same."""
     return request.param
 
 
@@ -55,7 +55,7 @@ def reader(pump: PumpServer) -> PumpReader:
 
 
 def data(pump: PumpServer, count: int) -> list[int]:
-    """commit_ts of the first `count` entities that are no fakes."""
+    """commit_ts of the first `count` entities that are not fakes."""
     return list(islice((commit_ts for commit_ts, start_ts, _ in reader(pump).pull(0) if commit_ts != start_ts), count))
 
 
@@ -71,8 +71,8 @@ def test_a_client_of_the_original_proto_writes_and_another_cluster_is_refused(ma
     pump = make_pump()
     write(pump, prewrite(10), commit(10, 11))
     assert "cluster id" in refused(pump, prewrite(20), cluster_id=CLUSTER_ID + 1)
-    # What is acked is sorted a moment later.
-    until(lambda: pump.service.info().unmatched_prewrites == 0, "the P has its C, the refused one is not there")
+    # An acked binlog is sorted a moment later.
+    until(lambda: pump.service.info().unmatched_prewrites == 0, "the P has its C, the refused binlog is not stored")
 
 
 def test_a_consumer_of_the_original_proto_gets_ordered_complete_transactions(
@@ -85,17 +85,17 @@ def test_a_consumer_of_the_original_proto_gets_ordered_complete_transactions(
     write(pump, *[commit(start, cluster.tso()) for start in reversed(starts)])
     with stub(pump) as client:
         stream = client.PullBinlogs(pump_pb2.PullBinlogReq(clusterID=CLUSTER_ID, startFrom=pump_pb2.Pos(offset=0)))
-        found = list(islice((r.entity for r in stream if r.entity.meta.startTs != r.entity.meta.commitTs), 20))
+        entities = list(islice((r.entity for r in stream if r.entity.meta.startTs != r.entity.meta.commitTs), 20))
         stream.cancel()
-    order = [entity.meta.commitTs for entity in found]
+    order = [entity.meta.commitTs for entity in entities]
     assert order == sorted(set(order))
-    binlogs = [Binlog.FromString(entity.payload) for entity in found]
+    binlogs = [Binlog.FromString(entity.payload) for entity in entities]
     assert [binlog.start_ts for binlog in binlogs] == starts[::-1]
     assert all((binlog.tp, binlog.prewrite_value) == (Commit, VALUE) for binlog in binlogs)
-    assert all(entity.HasField("pos") and not entity.checksum for entity in found)
+    assert all(entity.HasField("pos") and not entity.checksum for entity in entities)
 
 
-def test_an_idle_pump_moves_by_fakes_and_with_pd_down_says_why_it_does_not(
+def test_fakes_move_an_idle_pump_and_with_pd_down_the_reason_is_shown(
     make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     # S0-54, S0-59: start_ts == commit_ts, no data, a fresh ts from PD.
@@ -107,21 +107,21 @@ def test_an_idle_pump_moves_by_fakes_and_with_pd_down_says_why_it_does_not(
     until(lambda: "PD does not answer" in pump.service.info().last_error, "the reason is shown")
     standing = 0
 
-    def stands() -> bool:
-        # A fake that had its timestamp before may still be on its way to the disk.
+    def is_still() -> bool:
+        # A fake that got its timestamp before may still be on its way to the disk.
         nonlocal standing
         standing = pump.service.info().max_commit_ts
         time.sleep(0.5)
         return pump.service.info().max_commit_ts == standing
 
-    until(stands, "no fake comes any more")
+    until(is_still, "no more fakes are written")
     cluster.down = False
-    until(lambda: pump.service.info().max_commit_ts > standing, "it moves again")
-    until(lambda: pump.service.info().last_error == "", "and says nothing")
+    until(lambda: pump.service.info().max_commit_ts > standing, "the watermark moves again")
+    until(lambda: pump.service.info().last_error == "", "no problem is shown")
 
 
-def test_fakes_are_written_under_rejected_calls_and_probes(make_pump: MakePump) -> None:
-    # R-50: upstream stops to write fakes while it is called.
+def test_fakes_are_written_despite_rejected_calls_and_probes(make_pump: MakePump) -> None:
+    # R-50: the original stops writing fakes while it is called.
     pump = make_pump(stop_write_at_available_space=1 << 60)
     seen = {pump.service.info().max_commit_ts}
 
@@ -130,7 +130,7 @@ def test_fakes_are_written_under_rejected_calls_and_probes(make_pump: MakePump) 
         seen.add(pump.service.info().max_commit_ts)
         return len(seen) > 3
 
-    until(moves, "fakes come all the while")
+    until(moves, "fakes are written all the time")
     assert "writes are refused" in pump.service.info().last_error
 
 
@@ -145,11 +145,13 @@ def test_a_busy_pump_writes_no_fakes(make_pump: MakePump, cluster: MemoryCluster
     fakes = sum(
         commit_ts == start_ts for commit_ts, start_ts, _ in reader(pump).pull(0, pump.service.info().max_commit_ts)
     )
-    # The one of the registration, at most one before the first transaction, and one for each pause of the machine.
+    # One fake at the registration, at most one before the first transaction, and one for each pause of the machine.
     assert fakes <= 2 + pauses
 
 
-def test_no_prewrite_is_taken_before_the_registration_is_confirmed(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_no_prewrite_is_accepted_before_the_registration_is_confirmed(
+    make_pump: MakePump, cluster: MemoryCluster
+) -> None:
     # S0-57
     cluster.confirms.clear()
     addr = f"127.0.0.1:{free_port()}"
@@ -172,7 +174,7 @@ def test_no_prewrite_is_taken_before_the_registration_is_confirmed(make_pump: Ma
     channel.close()
 
 
-def test_a_pump_has_a_watermark_when_it_is_seen(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_pump_has_a_watermark_when_it_is_registered(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # R-49
     before = cluster.tso()
     pump = make_pump(gen_binlog_interval_s=60.0)
@@ -204,7 +206,9 @@ def drainer(host: str, state: str = "online") -> NodeStatus:
     return NodeStatus("drainer1", host, state)
 
 
-def test_a_new_pump_serves_after_each_online_consumer_answered(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_new_pump_serves_only_after_each_online_consumer_answered(
+    make_pump: MakePump, cluster: MemoryCluster
+) -> None:
     # S0-57
     with consumer() as (servicer, host):
         cluster.consumers = [drainer(host)]
@@ -212,7 +216,7 @@ def test_a_new_pump_serves_after_each_online_consumer_answered(make_pump: MakePu
         assert (servicer.notified, cluster.nodes["pump1"].state) == (1, "online")
         pump.stop()
         make_pump()
-        assert servicer.notified == 1  # it was paused, so it is known
+        assert servicer.notified == 1  # it was paused, so it is registered
 
 
 def test_a_pump_that_no_consumer_confirms_ends_offline_with_an_error(
@@ -243,7 +247,9 @@ def test_a_stop_leaves_paused_with_the_last_watermark_and_everything_readable(
     assert len(data(again, 1)) == 1
 
 
-def test_a_pausing_pump_takes_ends_but_no_prewrites(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_pausing_pump_accepts_commits_and_rollbacks_but_no_prewrites(
+    make_pump: MakePump, cluster: MemoryCluster
+) -> None:
     pump = make_pump()
     first, second = cluster.tso(), cluster.tso()
     write(pump, prewrite(first), prewrite(second))
@@ -272,7 +278,7 @@ def test_heartbeats_carry_the_watermark(make_pump: MakePump, cluster: MemoryClus
 
 
 def test_heartbeats_follow_the_clock_of_pd(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    # A recorded source leads PD's clock: the pumps started before it, and were shown as stale for ever.
+    # A recorded source leads PD's clock: pumps that started before it were shown as stale forever.
     cluster.clock_ms, cluster._last = 1000, 0
     make_pump()
     cluster.clock_ms = int(time.time() * 1000)
@@ -324,7 +330,7 @@ class Source:
         return self.answers.get(start_ts, Unknown("no proof"))
 
 
-def test_orphans_wait_for_a_proof_and_are_shown(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_orphans_wait_for_a_proof_and_the_reason_is_shown(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-49, R-07: unknown blocks, whatever the age; committed is emitted; rolled back is not.
     source = Source()
     pump = make_pump(source=source)
@@ -343,7 +349,7 @@ def test_orphans_wait_for_a_proof_and_are_shown(make_pump: MakePump, cluster: Me
     assert info.status_queries >= 4
     assert info.unmatched_prewrites == 0
     pump.stop()
-    again = make_pump()  # the proofs were stored: nobody is asked again
+    again = make_pump()  # the proofs were stored, so the source is not asked again
     assert data(again, 1) == [commit_ts]
     assert again.service.info().unmatched_prewrites == 0
 
@@ -355,10 +361,10 @@ def test_an_r_is_verified_where_there_is_a_source_to_ask(make_pump: MakePump, cl
     lied, true, silent = (cluster.tso() for _ in range(3))
     write(pump, *map(prewrite, (lied, true, silent)), *map(rollback, (lied, true, silent)))
     commit_ts = cluster.tso()
-    until(lambda: f"start_ts={lied}" in pump.service.info().last_error, "it waits, and says so")
+    until(lambda: f"start_ts={lied}" in pump.service.info().last_error, "the P waits, and the reason is shown")
     source.answers = {lied: Committed(commit_ts), true: RolledBack()}
     until(lambda: pump.service.info().oldest_unmatched_start_ts == silent, "two are proved")
-    # Fakes between the P may show; what was committed does not, for one before it in the log waits.
+    # Fakes between the P may show, but not the committed one, because a P before it in the log waits.
     assert pump.service.info().max_commit_ts < commit_ts
     source.answers[silent] = RolledBack()
     assert data(pump, 1) == [commit_ts]
@@ -376,14 +382,14 @@ def test_collecting_is_held_back_by_a_registered_consumer_and_shown(
     until(lambda: f"held back at {position - 1} by sync" in pump.service.info().last_error, "held back")
     assert pump.service.info().gc_ts < position
     cluster.consumers = []
-    until(lambda: pump.service.info().gc_ts > position, "it goes on")
-    until(lambda: "gc" not in pump.service.info().last_error, "and says nothing")
+    until(lambda: pump.service.info().gc_ts > position, "the collection continues")
+    until(lambda: "gc" not in pump.service.info().last_error, "no problem is shown")
     with pytest.raises(BinlakeError, match="collected up to"):
         list(islice(reader(pump).pull(position), 1))
 
 
-def test_a_pull_that_may_succeed_later_says_so(make_pump: MakePump, monkeypatch: pytest.MonkeyPatch) -> None:
-    # No open file left, or the index is closing: not a loss of data.
+def test_a_temporary_pull_error_is_reported_as_such(make_pump: MakePump, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No file can be opened, or the index is closing: this is not a loss of data.
     pump = make_pump()
     write(pump, prewrite(10), commit(10, 11))
 
@@ -403,7 +409,7 @@ def test_info_identifies_the_pump(make_pump: MakePump) -> None:
     assert len(info.store_uuid) == 36
 
 
-def test_a_node_keeps_the_name_its_directory_remembers(make_pump: MakePump) -> None:
+def test_a_node_keeps_the_name_stored_in_its_directory(make_pump: MakePump) -> None:
     pump = make_pump(node_id="")
     assert pump.node_id == pump.addr
     pump.stop()

@@ -1,4 +1,4 @@
-"""A binlog from the future that a pump holds: told at the start, and taken out by command."""
+"""A pump that holds a binlog from the future reports it at the start, and a command moves it out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAR = tso.compose(4_000_000_000_000)
 
 
 def filled(folder: Path, now: int, *future: Binlog, segment_bytes: int = 300) -> list[int]:
-    """A pump's directory with two transactions and what is from the future; their commit_ts."""
+    """A pump's directory with two transactions and binlogs from the future; returns their commit_ts."""
     storage = Storage(folder, StorageOptions(segment_bytes=segment_bytes))
     store(storage, prewrite(now + 1), commit(now + 1, now + 2), *future, prewrite(now + 3), commit(now + 3, now + 4))
     storage.close()
@@ -38,14 +38,14 @@ def filled(folder: Path, now: int, *future: Binlog, segment_bytes: int = 300) ->
     [[build.fake(FAR)], [prewrite(FAR, b"v" * 9000)], [rollback(FAR)], [prewrite(FAR - 9, b""), commit(FAR - 9, FAR)]],
     ids=["fake", "large P", "R", "transaction"],
 )
-def test_what_lies_in_the_future_is_taken_out_and_all_else_stays(
+def test_binlogs_from_the_future_are_moved_out_and_all_others_stay(
     tmp_path: Path, future: list[Binlog], segment_bytes: int
 ) -> None:
     now = tso.compose(1_795_000_000_000)
     kept = filled(tmp_path, now, *future, segment_bytes=segment_bytes)
     assert [one.payload for one in find_above(tmp_path, now + 100)] == [one.SerializeToString() for one in future]
     storage = Storage(tmp_path)
-    assert storage.max_ts >= FAR - 9, "looking changes nothing"
+    assert storage.max_ts >= FAR - 9, "listing changes nothing"
     with pytest.raises(Permanent, match="another process holds the data directory"):
         set_aside(tmp_path, now + 100)
     storage.close()
@@ -53,7 +53,7 @@ def test_what_lies_in_the_future_is_taken_out_and_all_else_stays(
     assert sorted(file.read_bytes() for file in (tmp_path / "aside").iterdir()) == sorted(
         one.SerializeToString() for one in future
     )
-    for _ in range(2):  # with an index that is built anew, and with the one that is there
+    for _ in range(2):  # with a rebuilt index, and with the present one
         storage = Storage(tmp_path)
         assert (storage.watermark, storage.max_ts) == (kept[-1], kept[-1])
         assert [commit_ts for _, commit_ts, _ in settled(storage)] == kept
@@ -68,11 +68,11 @@ def test_a_commit_that_is_set_aside_leaves_its_transaction_open(tmp_path: Path) 
     (one,) = set_aside(tmp_path, now + 100)
     assert (one.kind, one.start_ts, one.commit_ts) == ("commit", now, FAR)
     storage = Storage(tmp_path)
-    assert [entry.start_ts for entry in storage.waiting_prewrites()] == [now], "the source will be asked"
+    assert [entry.start_ts for entry in storage.waiting_prewrites()] == [now], "the P waits until the source is asked"
     storage.close()
 
 
-def test_a_clock_that_is_not_theirs_takes_nothing_out(tmp_path: Path) -> None:  # R-09
+def test_with_a_foreign_clock_nothing_is_moved_out(tmp_path: Path) -> None:  # R-09
     filled(tmp_path, tso.compose(1_795_000_000_000))
     with pytest.raises(Permanent, match="this PD did not give their timestamps"):
         set_aside(tmp_path, 5)
@@ -101,7 +101,7 @@ def test_a_start_names_the_command_that_fixes_it_and_the_command_works(
     assert "binlake_pump_set_aside_binlogs 1" in page
 
 
-def test_a_running_pump_whose_pd_fell_behind_says_so(make_pump: MakePump) -> None:
+def test_a_running_pump_reports_a_pd_that_fell_behind(make_pump: MakePump) -> None:
     pump = make_pump(heartbeat_interval_s=3600.0, gen_binlog_interval_s=3600.0)
     pump._ceiling._known -= tso.compose(3_600_000)  # as if another PD, an hour behind, had answered since
     pump._publish()

@@ -65,37 +65,37 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_the_originals_file_is_understood(file: Path) -> None:
-    found = config("--config", str(file))
-    assert (found.addr, found.advertise_addr, found.node_id) == ("127.0.0.1:8260", "pump:8260", "p1")
-    assert found.pd_urls == ("http://a:2379", "http://b:2379")
-    assert (found.gc_s, found.heartbeat_interval_s, found.gen_binlog_interval_s) == (3 * DAY_S, 5.0, 7.0)
-    assert (found.sync_log, found.slow_write_threshold_s) == (False, 0.5)
-    assert found.stop_write_at_available_space == 20 << 30
-    assert (found.tls.ca, found.tls.cert, found.tls.key) == ("/ca.pem", "/cert.pem", "/key.pem")
-    assert found.tls.allowed_cn == ("tidb", "drainer")
+    settings = config("--config", str(file))
+    assert (settings.addr, settings.advertise_addr, settings.node_id) == ("127.0.0.1:8260", "pump:8260", "p1")
+    assert settings.pd_urls == ("http://a:2379", "http://b:2379")
+    assert (settings.gc_s, settings.heartbeat_interval_s, settings.gen_binlog_interval_s) == (3 * DAY_S, 5.0, 7.0)
+    assert (settings.sync_log, settings.slow_write_threshold_s) == (False, 0.5)
+    assert settings.stop_write_at_available_space == 20 << 30
+    assert (settings.tls.ca, settings.tls.cert, settings.tls.key) == ("/ca.pem", "/cert.pem", "/key.pem")
+    assert settings.tls.allowed_cn == ("tidb", "drainer")
 
 
 def test_without_a_file_the_defaults_are_the_originals() -> None:
     # S0-73
-    found = config()
-    assert found == PumpConfig()
-    assert (found.gen_binlog_interval_s, found.heartbeat_interval_s, found.gc_s) == (3.0, 2.0, 7 * DAY_S)
-    assert (found.addr, found.stop_write_at_available_space) == ("127.0.0.1:8250", 10 << 30)
+    settings = config()
+    assert settings == PumpConfig()
+    assert (settings.gen_binlog_interval_s, settings.heartbeat_interval_s, settings.gc_s) == (3.0, 2.0, 7 * DAY_S)
+    assert (settings.addr, settings.stop_write_at_available_space) == ("127.0.0.1:8250", 10 << 30)
 
 
-def test_flags_beat_variables_and_these_the_file(file: Path) -> None:
+def test_flags_override_variables_and_variables_override_the_file(file: Path) -> None:
     environment = {"PUMP_NODE_ID": "env", "PUMP_HEARTBEAT_INTERVAL": "9", "PUMP_PD_URLS": "http://env:1"}
-    found = config("-config", str(file), "-node-id", "flag", environment=environment)
-    assert (found.node_id, found.heartbeat_interval_s, found.pd_urls) == ("flag", 9.0, ("http://env:1",))
-    assert found.addr == "127.0.0.1:8260"
+    settings = config("-config", str(file), "-node-id", "flag", environment=environment)
+    assert (settings.node_id, settings.heartbeat_interval_s, settings.pd_urls) == ("flag", 9.0, ("http://env:1",))
+    assert settings.addr == "127.0.0.1:8260"
 
 
 @pytest.mark.parametrize(
     "words", [("-pd-urls=http://x:1", "-L", "warn"), ("--pd-urls", "http://x:1", "--log-level", "warn")]
 )
 def test_flags_are_written_as_the_original_or_with_two_dashes(words: tuple[str, ...]) -> None:
-    found = read_settings(parsed(*words), {})
-    assert (found.pd_urls, found.log_level) == (("http://x:1",), "warn")
+    settings = read_settings(parsed(*words), {})
+    assert (settings.pd_urls, settings.log_level) == (("http://x:1",), "warn")
 
 
 @pytest.mark.parametrize(
@@ -125,15 +125,15 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_settings_without_effect_are_logged(file: Path) -> None:
-    told = ignored_keys(read_settings(parsed("--config", str(file), "--metrics-addr", "gateway:9091"), {}))
-    assert set(told) == {
+    ignored = ignored_keys(read_settings(parsed("--config", str(file), "--metrics-addr", "gateway:9091"), {}))
+    assert set(ignored) == {
         "metrics-addr",
         "storage.kv_chan_cap",
         "storage.kv.block-cache-capacity",
         "storage.kv.compaction-L0-trigger",
         "storage.kv.write-L0-pause-trigger",
     }
-    assert "read /metrics" in told["metrics-addr"]
+    assert "read /metrics" in ignored["metrics-addr"]
 
 
 @pytest.mark.parametrize(
@@ -144,17 +144,17 @@ def test_gc_is_days_or_a_duration(text: str | int, seconds: float) -> None:
     assert parse_gc(text) == seconds
 
 
-def test_labels_and_weights(tmp_path: Path) -> None:
+def test_labels_and_weights_are_read(tmp_path: Path) -> None:
     path = tmp_path / "pump.toml"
     path.write_text('[label]\nzone = "a"\n[score]\nload = 0\n')
-    found = config("--config", str(path))
-    assert (found.label, found.score_weights.load) == ({"zone": "a"}, 0.0)
+    settings = config("--config", str(path))
+    assert (settings.label, settings.score_weights.load) == ({"zone": "a"}, 0.0)
     assert config("--label", "zone=b,rack=1").label == {"zone": "b", "rack": "1"}
 
 
-def test_damage_is_accepted_by_its_place() -> None:
-    found = config("--accept-damage", "000012.vlog@4711,000003.vlog@0").accepted_damage
-    assert found == {Pointer(12, 4711), Pointer(3, 0)}
+def test_accepted_damage_is_given_by_position() -> None:
+    positions = config("--accept-damage", "000012.vlog@4711,000003.vlog@0").accepted_damage
+    assert positions == {Pointer(12, 4711), Pointer(3, 0)}
     with pytest.raises(ConfigError, match=r"write 000012\.vlog@4711"):
         config("--accept-damage", "12")
 
@@ -166,7 +166,7 @@ def test_the_effective_settings_are_shown(capsys: pytest.CaptureFixture[str]) ->
     assert (shown["gc"], shown["gen-binlog-interval"], shown["storage"]["sync-log"]) == ("8h", 3.0, True)
 
 
-def test_a_pump_takes_as_many_open_files_as_it_may() -> None:
+def test_a_pump_raises_its_limit_of_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
     try:

@@ -1,4 +1,4 @@
-"""The sorter's watermark is that of the plain rule, and never passes an unmatched P (MISSION S0-49, invariant 2)."""
+"""The sorter's watermark equals that of the plain rule and never passes an unmatched P (MISSION S0-49, invariant 2)."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_a_rollback_frees_what_its_prewrite_blocked() -> None:
     assert (sorter.max_ts, sorter.oldest_waiting()) == (0, 10)
     sorter.push(r(10))
     assert (sorter.max_ts, sorter.oldest_waiting()) == (15, 20)
-    # It says nothing of how far the log has come.
+    # The R does not raise the watermark itself.
     assert fed(p(10), r(10)).max_ts == 0
 
 
-def test_doubles_of_a_prewrite_are_matched_together_and_a_double_commit_is_named() -> None:
+def test_doubles_of_a_prewrite_are_matched_together_and_a_double_commit_is_reported() -> None:
     sorter = fed(p(10), p(10), c(10, 12))
     assert (sorter.max_ts, len(sorter)) == (12, 0)
     assert sorter.push(c(10, 12)) is Outcome.UNMATCHED
@@ -89,12 +89,12 @@ def test_the_first_record_of_equal_timestamps_is_the_handle() -> None:
     outcomes = [sorter.push(Entry(Kind.FAKE, 9, 9, Pointer(0, offset))) for offset in range(3)]
     assert outcomes == [Outcome.TAKEN] * 3
     assert (sorter.max_ts, sorter.handle) == (9, Pointer(0, 0))
-    # Also when a prewrite between them ends.
+    # This also holds when a prewrite between them ends.
     sorter = Sorter()
     for offset, entry in enumerate([fake(9), p(5), fake(9), r(5)]):
         sorter.push(Entry(entry.kind, entry.start_ts, entry.commit_ts, Pointer(0, offset)))
     assert (sorter.max_ts, sorter.handle, len(sorter)) == (9, Pointer(0, 0), 0)
-    # An empty cluster begins at 0, and the least commit_ts there is lies above that.
+    # An empty cluster begins at 0, and its least commit_ts is above that.
     assert fed(p(1)).push(c(1, 1)) is Outcome.TAKEN
     assert Sorter().push(p(1)) is Outcome.TAKEN
 
@@ -115,7 +115,7 @@ def test_a_file_is_needed_up_to_the_greatest_commit_of_its_prewrites_until_it_is
 
 
 def doubting(*entries: Entry) -> Sorter:
-    """A sorter to which an R proves nothing."""
+    """A sorter that does not trust an R."""
     sorter = Sorter(trust_rollbacks=False)
     for entry in entries:
         sorter.push(entry)
@@ -146,38 +146,38 @@ entries = st.lists(
 
 
 @given(entries)
-def test_any_log_gives_the_watermark_of_the_plain_rule(found: list[Entry]) -> None:
-    assert fed(*found).max_ts == plain_rule(found)
+def test_watermark_equals_that_of_the_plain_rule_for_any_log(log: list[Entry]) -> None:
+    assert fed(*log).max_ts == plain_rule(log)
 
 
 def state(sorter: Sorter) -> tuple[object, ...]:
-    """All that a sorter tells."""
+    """The complete observable state of a sorter."""
     return (
         sorter.max_ts,
         sorter.handle,
         len(sorter),
         sorter.oldest_waiting(),
         sorter.waiting_prewrites(),
-        # Reports are kept as a fact; their order is that of the log again.
+        # The dump holds which P have reports, but not the order of the reports: it is log order after a load.
         sorted(sorter.doubted_prewrites(), key=lambda entry: entry.start_ts),
         sorter.blocking_files(),
         [sorter.needed_until(fid) for fid in range(9)],
     )
 
 
-def placed(found: list[Entry]) -> list[Entry]:
-    """The entries with places and keys of their own."""
+def with_positions(log: list[Entry]) -> list[Entry]:
+    """The entries with their own positions and keys."""
     return [
         Entry(one.kind, one.start_ts, one.commit_ts, Pointer(n % 9, n * 7), b"k" * n if one.key else b"")
-        for n, one in enumerate(found)
+        for n, one in enumerate(log)
     ]
 
 
 @given(entries, entries, st.booleans())
-def test_a_sorter_goes_on_from_its_dump_as_if_it_had_never_stopped(
+def test_a_sorter_loaded_from_its_dump_continues_unchanged(
     before: list[Entry], after: list[Entry], trust: bool
 ) -> None:
-    log = placed([*before, *after])
+    log = with_positions([*before, *after])
     one = Sorter(trust_rollbacks=trust)
     for entry in log[: len(before)]:
         one.push(entry)
@@ -196,11 +196,11 @@ def test_a_reported_rollback_is_in_the_dump() -> None:  # R-07
 
 
 @given(entries)
-def test_a_dump_with_doubts_is_released_where_rollbacks_are_trusted_now(found: list[Entry]) -> None:
-    # A P that is logged again behind its R waits anew; of a doubted one it is a double.
+def test_loading_a_dump_releases_doubts_if_rollbacks_are_trusted_now(drawn: list[Entry]) -> None:
+    # A P that is logged again after its R waits anew; a P that repeats a doubted one is a double of it.
     ended: set[int] = set()
     log = []
-    for entry in placed(found):
+    for entry in with_positions(drawn):
         ended |= {entry.start_ts} if entry.kind is Kind.ROLLBACK else set()
         if entry.kind is not Kind.PREWRITE or entry.start_ts not in ended:
             log.append(entry)
@@ -232,13 +232,13 @@ transactions = st.lists(
 )
 
 
-def run_cluster(found: Sequence[Transaction], prefetch: int) -> list[Entry]:
-    """The log of a cluster: one clock, P logged before its commit_ts is fetched (less `prefetch`), fakes between."""
+def run_cluster(transactions: Sequence[Transaction], prefetch: int) -> list[Entry]:
+    """The log of a cluster: one clock, P logged before its commit_ts is fetched (less `prefetch`), fakes in between."""
     events: list[tuple[int, int, Entry]] = []
-    for number, txn in enumerate(found):
+    for number, txn in enumerate(transactions):
         start = txn.begin * 100 + number
         logged = start + txn.prewrite * 100
-        # However early it is fetched, the clock has given the start_ts before.
+        # However early the commit_ts is fetched, the clock gave the start_ts before.
         commit_ts = max(start + 1, logged + txn.commit * 100 + 50 - prefetch)
         events.append((logged, number, p(start)))
         end = c(start, commit_ts) if txn.commits else r(start)
@@ -248,8 +248,8 @@ def run_cluster(found: Sequence[Transaction], prefetch: int) -> list[Entry]:
 
 
 @given(transactions)
-def test_no_transaction_ever_appears_at_or_below_a_watermark_already_shown(found: list[Transaction]) -> None:
-    log = run_cluster(found, prefetch=0)
+def test_no_transaction_ever_appears_at_or_below_a_watermark_already_shown(transactions: list[Transaction]) -> None:
+    log = run_cluster(transactions, prefetch=0)
     sorter = Sorter()
     for entry in log:
         before = sorter.max_ts
@@ -261,11 +261,11 @@ def test_no_transaction_ever_appears_at_or_below_a_watermark_already_shown(found
 
 
 @given(transactions, st.integers(100, 3000))
-def test_a_prefetching_client_is_caught_whenever_the_watermark_passed_its_commit(
-    found: list[Transaction], prefetch: int
+def test_a_prefetching_client_is_detected_if_the_watermark_passed_its_commit(
+    transactions: list[Transaction], prefetch: int
 ) -> None:
-    # R-09: random delays and a client that takes its commit_ts in advance.
-    log = run_cluster(found, prefetch)
+    # R-09: random delays, and a client that fetches its commit_ts in advance.
+    log = run_cluster(transactions, prefetch)
     sorter, caught, passed = Sorter(), set(), set()
     for entry in log:
         before = sorter.max_ts

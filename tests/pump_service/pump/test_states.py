@@ -1,4 +1,4 @@
-"""States and transitions of a pump: who may register, who may leave, and as what (tidb-binlog 3.2)."""
+"""States and transitions of a pump: which pump may register, which may leave, and in which state (tidb-binlog 3.2)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MakePump = Callable[..., PumpServer]
 
 
 class Serving:
-    """A pump whose `serve` runs, as in the process; `end` waits for it."""
+    """A pump whose `serve` runs in a thread; `end` waits for it."""
 
     def __init__(self, pump: PumpServer) -> None:
         self.error: Exception | None = None
@@ -65,29 +65,29 @@ def closing(pump: PumpServer) -> str:
     return str(pump.service.problems)
 
 
-def test_close_waits_until_every_consumer_has_taken_all(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_close_waits_until_every_consumer_has_pulled_everything(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-33, R-05, S0-29
     pump = make_pump()
     cluster.consumers = [consumer("a", 1), consumer("b", 1), consumer("gone", 0, "offline")]
     serving = Serving(pump)
     transaction(pump, cluster)
     pump.request_leave("close")
-    until(lambda: "a at 1, b at 1" in closing(pump), "it says whom it waits for")
+    until(lambda: "a at 1, b at 1" in closing(pump), "the pump names the consumers it waits for")
     entry = cluster.nodes["pump1"]
     assert (entry.state, pump.service.state) == ("closing", State.CLOSING)
-    held = pump.service.info().max_commit_ts
-    cluster.consumers = [consumer("a", held), consumer("b", held - 1), consumer("gone", 0, "offline")]
-    until(lambda: "b at" in closing(pump) and "a at" not in closing(pump), "only one is left")
-    assert pump.service.info().max_commit_ts == held, "the mark that consumers must reach stands still"
-    cluster.consumers = [consumer("a", held), consumer("b", held), consumer("gone", 0, "offline")]
+    mark = pump.service.info().max_commit_ts
+    cluster.consumers = [consumer("a", mark), consumer("b", mark - 1), consumer("gone", 0, "offline")]
+    until(lambda: "b at" in closing(pump) and "a at" not in closing(pump), "only one consumer is behind")
+    assert pump.service.info().max_commit_ts == mark, "the watermark that consumers must reach does not move"
+    cluster.consumers = [consumer("a", mark), consumer("b", mark), consumer("gone", 0, "offline")]
     serving.end()
     entry = cluster.nodes["pump1"]
-    assert (entry.state, entry.max_commit_ts) == ("offline", held)
+    assert (entry.state, entry.max_commit_ts) == ("offline", mark)
     assert cluster.history == ["online", "closing", "offline"]
 
 
-def test_pumps_that_close_together_wait_for_one_mark(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    # S0-33: else each costs a consumer in batches a window of its own.
+def test_pumps_that_close_together_wait_at_one_watermark(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # S0-33: otherwise each would cost a consumer that works in batches an extra window.
     pumps = [make_pump(name) for name in ("pump1", "pump2", "pump3")]
     cluster.consumers = [consumer("a", 1)]
     serving = [Serving(pump) for pump in pumps]
@@ -95,8 +95,10 @@ def test_pumps_that_close_together_wait_for_one_mark(make_pump: MakePump, cluste
         pump.request_leave("close")
         until(lambda pump=pump: "a at 1" in closing(pump), "it waits")
     mark = pumps[-1].service.info().max_commit_ts
-    until(lambda: all(pump.service.info().max_commit_ts == mark for pump in pumps), "they wait for the same")
-    until(lambda: all(str(mark) in closing(pump) for pump in pumps), "and say so")
+    until(
+        lambda: all(pump.service.info().max_commit_ts == mark for pump in pumps), "both pumps have the same watermark"
+    )
+    until(lambda: all(str(mark) in closing(pump) for pump in pumps), "and both show the reason")
     cluster.consumers = [consumer("a", mark)]
     for one in serving:
         one.end()
@@ -104,12 +106,12 @@ def test_pumps_that_close_together_wait_for_one_mark(make_pump: MakePump, cluste
     assert {entry.max_commit_ts for entry in cluster.nodes.values()} == {mark}
 
 
-def test_close_without_any_consumer_stays(make_pump: MakePump, cluster: MemoryCluster) -> None:
-    # S0-33: the original leaves at once, and takes what nobody has read with it.
+def test_a_closing_pump_without_any_consumer_stays(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # S0-33: the original leaves at once, together with data that nobody has read.
     pump = make_pump()
     serving = Serving(pump)
     pump.request_leave("close")
-    until(lambda: "no consumer is registered" in closing(pump), "it says why it stays")
+    until(lambda: "no consumer is registered" in closing(pump), "the pump shows why it stays")
     pump.request_leave("pause")
     serving.end()
     assert cluster.history == ["online", "closing", "pausing", "paused"]
@@ -124,16 +126,16 @@ def test_a_closing_pump_that_is_asked_again_keeps_closing(make_pump: MakePump, c
     pump.request_leave("close")
     until(lambda: "a at 1" in closing(pump), "it waits")
     pump.request_leave("close")
-    until(lambda: pump._asked.empty(), "it was heard")
+    until(lambda: pump._asked.empty(), "the request was received")
     cluster.consumers = [consumer("a", pump.service.info().max_commit_ts)]
     serving.end()
     assert cluster.history == ["online", "closing", "offline"]
 
 
-def test_what_becomes_visible_during_the_last_look_keeps_it_paused(
+def test_a_commit_indexed_during_the_last_check_keeps_the_pump_paused(
     make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # R-05: a commit that is indexed while the registry answers is in nobody's position.
+    # R-05: a commit that is indexed while the registry answers is in no consumer's position.
     pump = make_pump()
     storage = pump._storage
 
@@ -153,7 +155,7 @@ def test_what_becomes_visible_during_the_last_look_keeps_it_paused(
 
 
 @pytest.mark.parametrize("broken", ["_log", "index", "_follower"])
-def test_after_an_error_at_the_end_the_registry_does_not_say_that_it_serves(
+def test_after_an_error_while_leaving_the_registry_does_not_show_the_pump_as_serving(
     make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     pump = make_pump()
@@ -167,7 +169,7 @@ def test_after_an_error_at_the_end_the_registry_does_not_say_that_it_serves(
     with pytest.raises(OSError, match="No space"):
         pump.stop()
     assert cluster.nodes["pump1"].state == "paused"
-    make_pump()  # the directory is free
+    make_pump()  # the directory is unlocked
 
 
 def test_clients_are_closed_when_the_directory_cannot_be_opened(
@@ -181,14 +183,14 @@ def test_clients_are_closed_when_the_directory_cannot_be_opened(
     assert closed == [True]
 
 
-def test_close_waits_for_prewrites_and_still_takes_their_ends(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_close_waits_for_prewrites_and_still_accepts_their_commits(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     start = cluster.tso()
     write(pump, cluster, prewrite(start))
     cluster.consumers = [consumer("a", 1 << 62)]
     serving = Serving(pump)
     pump.request_leave("close")
-    until(lambda: f"the oldest has start_ts {start}" in closing(pump), "it names the P")
+    until(lambda: f"the oldest has start_ts {start}" in closing(pump), "the pump names the P")
     commit_ts = cluster.tso()
     write(pump, cluster, commit(start, commit_ts))
     serving.end()
@@ -197,7 +199,7 @@ def test_close_waits_for_prewrites_and_still_takes_their_ends(make_pump: MakePum
     assert entry.max_commit_ts >= commit_ts
 
 
-def test_a_closing_pump_goes_when_it_is_marked_offline_by_command(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_closing_pump_leaves_when_a_command_sets_it_offline(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     cluster.consumers = [consumer("a", 1)]
     serving = Serving(pump)
@@ -208,10 +210,10 @@ def test_a_closing_pump_goes_when_it_is_marked_offline_by_command(make_pump: Mak
     assert cluster.nodes["pump1"].state == "offline"
 
 
-def test_a_write_that_slips_in_while_it_leaves_keeps_it_paused(
+def test_a_write_stored_while_the_pump_leaves_keeps_it_paused(
     make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # R-05: what was stored behind the last look is still needed.
+    # R-05: data stored after the last check is still needed.
     pump = make_pump()
     write(pump, cluster, prewrite(cluster.tso()))
     monkeypatch.setattr("pump_service.pump.leaving.Departure.reason_to_wait", lambda _: "")
@@ -227,7 +229,7 @@ def test_an_online_pump_keeps_its_state_against_a_command(make_pump: MakePump, c
     until(lambda: cluster.nodes["pump1"].state == "online", "the next heartbeat")
 
 
-def test_a_deleted_entry_comes_back(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_deleted_entry_is_written_again(make_pump: MakePump, cluster: MemoryCluster) -> None:
     make_pump()
     del cluster.nodes["pump1"]
     until(lambda: "pump1" in cluster.nodes, "the next heartbeat")
@@ -286,7 +288,7 @@ def test_a_restart_goes_online_from_any_state(make_pump: MakePump, cluster: Memo
     assert cluster.nodes["pump1"].state == "online"
 
 
-def test_a_pump_with_a_fuller_disk_has_a_lower_score_and_equal_ones_the_same(
+def test_a_fuller_disk_lowers_the_score_and_equal_pumps_have_equal_scores(
     make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S0-31

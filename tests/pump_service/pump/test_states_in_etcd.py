@@ -1,4 +1,4 @@
-"""The same guards against the embedded registry and a real etcd."""
+"""The same guards with the embedded registry and with a real etcd."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_the_entry_follows_the_pump_and_a_rival_is_refused(start: Start, registr
     with pytest.raises(Permanent, match="another pump serves under this node id"):
         start("two")
     registry.set_pump_state("pump1", "offline")
-    until(lambda: registry.pumps()[0].state == "online", "a live pump's own word counts")
+    until(lambda: registry.pumps()[0].state == "online", "a live pump's own state counts")
     pump.stop()
     assert registry.pumps()[0].state == "paused"
 
 
-def test_a_closing_pump_leaves_behind_its_consumer(start: Start, registry: Registry) -> None:
+def test_a_closing_pump_leaves_after_its_consumer(start: Start, registry: Registry) -> None:
     # S0-33, R-05
     pump = start("one")
     registry.publish_drainer("binlake-x", 5)
@@ -72,7 +72,7 @@ def test_a_closing_pump_leaves_behind_its_consumer(start: Start, registry: Regis
     held: list[int] = []
 
     def follows() -> bool:
-        # A heartbeat that is late says less than the pump holds: a consumer goes on until there is no more.
+        # A late heartbeat shows less than the pump holds, so a consumer continues until there is no more.
         held.append(registry.pumps()[0].max_commit_ts)
         registry.publish_drainer("binlake-x", held[-1])
         return not thread.is_alive()
@@ -83,7 +83,7 @@ def test_a_closing_pump_leaves_behind_its_consumer(start: Start, registry: Regis
     assert (status.state, status.max_commit_ts) == ("offline", held[-1])
 
 
-def test_a_pump_that_lost_its_name_ends(start: Start, registry: Registry) -> None:
+def test_a_pump_that_lost_its_node_id_ends(start: Start, registry: Registry) -> None:
     pump = start("one")
     taken = NodeStatus("pump1", "10.9.9.9:1", "online")
     registry.put_pump(taken)
@@ -92,7 +92,7 @@ def test_a_pump_that_lost_its_name_ends(start: Start, registry: Registry) -> Non
     assert registry.pumps() == [taken]
 
 
-def test_a_guarded_write_loses_against_any_other(registry: Registry) -> None:
+def test_a_guarded_write_fails_after_any_other_write(registry: Registry) -> None:
     mine = NodeStatus("pump1", "h:1", "online")
     revision = registry.write_pump(mine, 0)
     assert revision
@@ -111,11 +111,11 @@ def test_a_guarded_write_loses_against_any_other(registry: Registry) -> None:
 @pytest.mark.parametrize(
     "value", [NodeStatus("odd", "10.9.9.9:1", "paused").to_json(), b"\xff{"], ids=["entry", "dirt"]
 )
-def test_one_odd_key_below_pumps_stops_no_pump(start: Start, registry: Registry, value: bytes) -> None:
+def test_an_unreadable_key_under_pumps_does_not_stop_a_pump(start: Start, registry: Registry, value: bytes) -> None:
     registry._etcd.put(b"/tidb-binlog/v1/pumps/\xff\xfe", value)
     pump = start("one")
     assert pump.service.state == "online"
-    until(lambda: "registry" not in str(pump.service.problems), "it writes its entry")
+    until(lambda: "registry" not in str(pump.service.problems), "the pump writes its entry")
     if value.startswith(b"{"):
         assert {one.node_id for one in registry.pumps()} == {"odd", "pump1"}
     else:

@@ -1,4 +1,4 @@
-"""Storage and pull: what is acked can be pulled, complete and in order, whatever happens between (MISSION S0.d)."""
+"""Storage and pull: acked binlogs can be pulled, complete and in order, whatever happens in between (MISSION S0.d)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def storage(tmp_path: Path):
     opened.close()
 
 
-def test_a_transaction_is_two_records_and_a_failed_one_gives_nothing(storage: Storage) -> None:
+def test_a_transaction_is_two_records_and_a_rolled_back_one_yields_nothing(storage: Storage) -> None:
     # S0-12
     store(storage, prewrite(10), commit(10, 11), prewrite(20), rollback(20), prewrite(30), commit(30, 31))
     reach(storage, 31)
@@ -36,8 +36,8 @@ def test_a_transaction_is_two_records_and_a_failed_one_gives_nothing(storage: St
     assert [(start, ts) for start, ts, _ in settled(storage)] == [(10, 11), (30, 31)]
 
 
-def test_the_prewrites_copy_of_a_field_wins(storage: Storage) -> None:
-    # S0-14: readers tolerate fields on C, and take P's.
+def test_fields_of_the_prewrite_replace_those_of_the_commit(storage: Storage) -> None:
+    # S0-14: readers tolerate these fields on C, and use P's.
     first, second = (
         prewrite(10),
         build.prewrite(20, b"k", ddl_query=b"CREATE TABLE t", ddl_job_id=7, ddl_schema_state=1),
@@ -54,7 +54,7 @@ def test_the_prewrites_copy_of_a_field_wins(storage: Storage) -> None:
     assert not ddl.HasField("prewrite_value")
 
 
-def test_commit_ts_alone_orders(storage: Storage) -> None:
+def test_transactions_are_ordered_by_commit_ts_alone(storage: Storage) -> None:
     # S0-17: neither start_ts nor arrival.
     store(storage, prewrite(10), prewrite(20), commit(10, 40), commit(20, 30))
     reach(storage, 40)
@@ -73,7 +73,7 @@ def test_nothing_beyond_an_unmatched_prewrite_is_released(storage: Storage) -> N
 
 
 def test_an_immediate_failure_is_raised_by_the_future(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Found by the soak: a full disk failed before the future was ready for it, which ended the caller's thread.
+    # Found by the soak: a full disk failed before the future was ready for that, which ended the caller's thread.
     monkeypatch.setattr(storage._commit, "put", lambda item: item.done(Transient("the disk is full")))
     with pytest.raises(Transient, match="full"):
         storage.append(prewrite(1).SerializeToString()).result(60)
@@ -86,19 +86,19 @@ def test_fakes_go_out_as_stored(storage: Storage) -> None:
     assert pulled(storage, 1) == [(50, 50, build.fake(50).SerializeToString())]
 
 
-def test_a_waiting_pull_gets_a_new_entry_at_once(storage: Storage) -> None:
-    found: list[int] = []
-    reader = threading.Thread(target=lambda: found.extend(ts for _, ts, _ in pulled(storage, 2)))
+def test_a_waiting_pull_gets_a_new_transaction_at_once(storage: Storage) -> None:
+    pulled_ts: list[int] = []
+    reader = threading.Thread(target=lambda: pulled_ts.extend(ts for _, ts, _ in pulled(storage, 2)))
     reader.start()
     store(storage, prewrite(10), commit(10, 11))
-    until(lambda: found == [] and storage.watermark == 11, "watermark")
+    until(lambda: pulled_ts == [] and storage.watermark == 11, "watermark")
     store(storage, build.fake(12))
     reader.join(60)
-    assert found == [11, 12]
+    assert pulled_ts == [11, 12]
 
 
 def test_the_index_has_the_originals_keys(tmp_path: Path) -> None:
-    # S0-47: plain plyvel after a stop; the pointer leads to the payload in the data file.
+    # S0-47: read with plain plyvel after a stop; the pointer leads to the payload in the data file.
     storage = Storage(tmp_path)
     store(storage, prewrite(10), commit(10, 11))
     storage.close()
@@ -113,7 +113,7 @@ def test_the_index_has_the_originals_keys(tmp_path: Path) -> None:
         assert len(index.get(b"!binlog!headPointer")) == len(index.get(b"!binlog!handlePointer")) == 12
 
 
-def test_a_collected_range_is_an_error_that_names_it(storage: Storage) -> None:
+def test_a_pull_of_a_collected_range_names_the_range(storage: Storage) -> None:
     # R-26
     store(storage, prewrite(10), commit(10, 11), build.fake(20))
     reach(storage, 20)
@@ -147,10 +147,10 @@ def test_a_late_commit_of_a_discarded_prewrite_is_counted_and_a_double_is_not(st
     # R-08
     store(storage, prewrite(10), rollback(10), build.fake(20), commit(10, 15))
     store(storage, prewrite(30), commit(30, 31), commit(30, 31))
-    until(lambda: storage.counters.duplicates == 1, "the double is seen")
+    until(lambda: storage.counters.duplicates == 1, "the double is counted")
     reach(storage, 31)
     assert storage.counters.late_commits == 1
-    assert [ts for _, ts, _ in settled(storage)] == [15, 20, 31]  # kept, at its place
+    assert [ts for _, ts, _ in settled(storage)] == [15, 20, 31]  # it stays, at its position
 
 
 def test_a_commit_ts_fetched_too_early_is_counted(storage: Storage) -> None:
@@ -167,7 +167,7 @@ def test_a_commit_ts_fetched_too_early_is_counted(storage: Storage) -> None:
         (pb.Binlog(tp=pb.Commit, start_ts=5).SerializeToString(), "needs a commit_ts"),
     ],
 )
-def test_what_cannot_be_sorted_is_refused(storage: Storage, payload: bytes, message: str) -> None:
+def test_binlogs_that_cannot_be_sorted_are_refused(storage: Storage, payload: bytes, message: str) -> None:
     with pytest.raises(WireError, match=message):
         storage.append(payload)
 
@@ -178,9 +178,7 @@ def test_fields_that_go_always_emits_are_added(storage: Storage) -> None:
     assert next(storage.records.scan_from(Pointer(0, 0)))[1] == prewrite(10).SerializeToString()
 
 
-def test_an_index_that_fails_is_tried_again_and_the_watermark_waits(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_index_is_retried_and_the_watermark_waits(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pump_service.pump.follower._RETRY_S", 0.01)
     with monkeypatch.context() as broken:
 
@@ -188,14 +186,14 @@ def test_an_index_that_fails_is_tried_again_and_the_watermark_waits(
             raise plyvel.IOError("no space")
 
         broken.setattr(storage.index, "write", fail)
-        store(storage, build.fake(10))  # acked: it is durable
+        store(storage, build.fake(10))  # acked, so it is durable
         until(lambda: "no space" in storage.error, "shown")
         assert storage.watermark == 0
     reach(storage, 10)
     assert storage.error == ""
 
 
-def test_long_and_short_pulls_of_mixed_sizes_give_the_same(tmp_path: Path) -> None:
+def test_long_and_short_pulls_of_mixed_sizes_return_the_same(tmp_path: Path) -> None:
     # S0-52, S0-53: whole stretches of the files, or record by record: the same transactions, byte for byte.
     storage = Storage(tmp_path, StorageOptions(segment_bytes=200_000))
     sizes = [0, 10, 300, 70_000, 5, 200, 3_000_000, 40]
@@ -210,11 +208,11 @@ def test_long_and_short_pulls_of_mixed_sizes_give_the_same(tmp_path: Path) -> No
         expected += [(start + 1, start + 1, build.fake(start + 1).SerializeToString())]
         expected += [(start, done.commit_ts, done.SerializeToString())]
     store(storage, *written)
-    expected.sort(key=lambda found: found[1])
+    expected.sort(key=lambda transaction: transaction[1])
     reach(storage, expected[-1][1])
     assert settled(storage) == expected
     for after in (expected[100][1], expected[-3][1]):
-        assert settled(storage, after) == [found for found in expected if found[1] > after]
+        assert settled(storage, after) == [transaction for transaction in expected if transaction[1] > after]
     storage.close()
 
 

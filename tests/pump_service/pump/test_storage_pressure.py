@@ -1,4 +1,4 @@
-"""Storage on a disk that is slow or full: what is acked stays, memory is bounded, what does not fit is refused."""
+"""Storage on a slow or full disk: acked binlogs stay, memory is bounded, and writes beyond the bound are refused."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ def test_bytes_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         storage.submit(build.fake(30).SerializeToString(), lambda _: None)  # at once
     files.gate.set()
     until(lambda: storage.in_flight_bytes == 0, "the disk caught up")
-    store(storage, prewrite(100, b"x" * 5000))  # larger than the bound: let in alone
+    store(storage, prewrite(100, b"x" * 5000))  # larger than the bound, so it is admitted alone
     until(lambda: storage.in_flight_bytes == 0, "written")
     store(storage, commit(100, 101))
     reach(storage, 101)
     storage.close()
 
 
-def test_a_slow_index_costs_no_memory_and_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # tidb-binlog 2.4, slow chaser: acks go on, what does not fit into memory is read back from the log on disk.
+def test_a_slow_index_does_not_fill_memory_or_block_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # tidb-binlog 2.4, slow chaser: acks continue; entries that do not fit into memory are read back from the log on
+    # disk.
     storage = Storage(tmp_path, StorageOptions(segment_bytes=4000, index_queue=20))
     gate, write = threading.Event(), storage.index.write
     monkeypatch.setattr(storage.index, "write", lambda *a, **k: (gate.wait(500), write(*a, **k)))
@@ -61,7 +62,7 @@ def test_a_slow_index_costs_no_memory_and_no_write(tmp_path: Path, monkeypatch: 
     gate.set()
     reach(storage, 1991)
     assert storage.counters.slow_chases >= 1
-    for start in range(2000, 2300, 10):  # and it follows from memory again
+    for start in range(2000, 2300, 10):  # and entries come from memory again
         store(storage, prewrite(start), commit(start, start + 1))
     reach(storage, 2291)
     assert [ts for _, ts, _ in settled(storage)] == list(range(11, 2300, 10))
@@ -69,7 +70,7 @@ def test_a_slow_index_costs_no_memory_and_no_write(tmp_path: Path, monkeypatch: 
     storage.close()
 
 
-def test_a_full_disk_refuses_and_heals(tmp_path: Path) -> None:
+def test_writes_are_refused_while_the_disk_is_full(tmp_path: Path) -> None:
     files = SmallDisk()
     storage = Storage(tmp_path, files=files)
     store(storage, prewrite(10), commit(10, 11))

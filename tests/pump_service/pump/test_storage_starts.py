@@ -1,4 +1,4 @@
-"""What a pump's storage finds when it is opened: after a stop, a death, a loss, or another program (MISSION S0.d)."""
+"""How a pump's storage opens after a stop, a crash, a loss, or another program's run (MISSION S0.d)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_a_lost_index_is_rebuilt_from_the_value_log(tmp_path: Path) -> None:
     again.close()
 
 
-def test_the_head_claims_only_what_was_synced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A power failure may take what LevelDB did not sync: the value log must be read again from before it.
+def test_the_head_covers_only_synced_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A power failure may lose entries that LevelDB did not sync: the value log must be read again from before them.
     monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 3600.0)
     storage = Storage(tmp_path)
     store(storage, build.fake(10), build.fake(20))
@@ -62,7 +62,7 @@ def test_a_restart_continues_with_open_prewrites(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_one_process_a_directory_and_one_uuid_a_disk(tmp_path: Path) -> None:
+def test_a_directory_has_one_process_and_a_new_disk_a_new_uuid(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     with pytest.raises(Permanent, match="another process holds the data directory"):
         Storage(tmp_path)
@@ -78,9 +78,10 @@ def test_one_process_a_directory_and_one_uuid_a_disk(tmp_path: Path) -> None:
 
 
 def test_a_data_directory_of_an_original_pump_is_served(tmp_path: Path) -> None:
-    """goleveldb's files open in plyvel and the watermark goes on from the original's own.
+    """goleveldb's files open in plyvel and the watermark continues from the original's own.
 
-    The directory holds C without P (they were written so): each ends the pull by name, and the rest comes out whole.
+    The directory holds C without P (they were written so): each ends the pull, naming the C, and all others are
+    complete.
     """
     with tarfile.open(FIXTURE) as archive:
         archive.extractall(tmp_path)  # Debian's Python 3.11.2 has no `filter` yet
@@ -101,21 +102,21 @@ def test_a_data_directory_of_an_original_pump_is_served(tmp_path: Path) -> None:
             if not prewrites[done.start_ts].HasField(name):
                 done.ClearField(name)
         expected[done.commit_ts] = done.SerializeToString()
-    found, after = {}, 0
+    payloads, after = {}, 0
     while after < originals_watermark:
         try:
-            for _, ts, payload in pull(storage, after, lambda: storage.watermark <= max(found, default=0)):
-                found[ts] = payload
+            for _, ts, payload in pull(storage, after, lambda: storage.watermark <= max(payloads, default=0)):
+                payloads[ts] = payload
             after = originals_watermark
         except WireError as error:
             after = int(error.where["commit_ts"])
-    assert list(found.items()) == sorted(one for one in expected.items() if 0 < one[0] <= originals_watermark)
-    assert len(found) > 100
+    assert list(payloads.items()) == sorted(one for one in expected.items() if 0 < one[0] <= originals_watermark)
+    assert len(payloads) > 100
     storage.close()
 
 
-def test_a_start_reads_only_what_is_behind_the_head(tmp_path: Path) -> None:
-    # Whatever a P at the beginning blocks: the sorter's state is in the index, not only in the log.
+def test_a_start_reads_only_records_after_the_head(tmp_path: Path) -> None:
+    # Even if a P at the beginning blocks: the sorter's state is in the index, not only in the log.
     storage = Storage(tmp_path, StorageOptions(segment_bytes=5000))
     store(storage, prewrite(1))
     for start in range(10, 3000, 10):
@@ -132,8 +133,8 @@ def test_a_start_reads_only_what_is_behind_the_head(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_a_state_of_another_head_is_not_used(tmp_path: Path) -> None:
-    # An original pump that ran here meanwhile moves the pointers and knows nothing of our state.
+def test_a_sorter_state_saved_for_another_head_is_not_used(tmp_path: Path) -> None:
+    # An original pump that ran here meanwhile moved the pointers, but does not know our state.
     storage = Storage(tmp_path)
     store(storage, prewrite(10), build.fake(20))
     until(lambda: storage.count_unmatched() == (1, 10), "it waits")
@@ -159,7 +160,7 @@ def test_a_value_log_that_lost_its_end_is_not_served(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_damage_inside_the_log_is_an_error_that_names_the_place_and_never_a_gap(tmp_path: Path) -> None:
+def test_damage_inside_the_log_is_reported_with_its_position_and_never_skipped(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     for start in range(10, 400, 10):
         store(storage, prewrite(start), commit(start, start + 1))
@@ -181,13 +182,13 @@ def test_damage_inside_the_log_is_an_error_that_names_the_place_and_never_a_gap(
 def test_closing_a_directory_twice_closes_no_other_file(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path / "pump")
     directory.close()
-    with (tmp_path / "other").open("w", encoding="utf-8") as other:  # takes the number that became free
+    with (tmp_path / "other").open("w", encoding="utf-8") as other:  # it gets the file number that became free
         directory.close()
         other.write("still mine")
     assert (tmp_path / "other").read_text(encoding="utf-8") == "still mine"
 
 
-def test_a_clean_stop_leaves_nothing_to_be_read_again(tmp_path: Path) -> None:
+def test_after_a_clean_stop_a_start_reads_nothing_again(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     store(storage, *(build.fake(ts) for ts in range(1, 2001)))
     storage.close()

@@ -1,4 +1,4 @@
-"""A second binlog at a timestamp that is taken never hides the first (fault 3 of the pump under hostile input)."""
+"""A second binlog at a timestamp in use never hides the first (fault 3 of the pump under hostile input)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pump_service.pump.record import Pointer
 from pump_service.pump.storage import Storage
 
 
-@pytest.fixture(params=["by heart", "looked up", "after a start"])
+@pytest.fixture(params=["in memory", "looked up", "after a start"])
 def again(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """A storage with P 10, C 11, P 20, a fake 30, and what makes it forget or not."""
+    """A storage with several binlogs; its claims are in memory, only in the index, or lost by a restart."""
     if request.param == "looked up":
         monkeypatch.setattr("pump_service.pump.timestamp_claims._GENERATION", 1)
     storage = Storage(tmp_path)
@@ -40,7 +40,7 @@ STORED = [11, 30, 31, 40]
 @pytest.mark.parametrize(
     "second",
     [
-        build.fake(11),  # a fake over a commit: it vanished from every pull
+        build.fake(11),  # a fake over a commit: the commit disappeared from every pull
         commit(15, 11),  # the commit of another transaction
         build.fake(10),  # a fake over a prewrite: its commit had no P
         prewrite(10, b"other rows"),
@@ -48,34 +48,35 @@ STORED = [11, 30, 31, 40]
         commit(19, 20),  # a commit over a prewrite
     ],
 )
-def test_another_binlog_at_a_taken_timestamp_is_refused(again: Storage, second: Binlog) -> None:
+def test_another_binlog_at_a_timestamp_in_use_is_refused(again: Storage, second: Binlog) -> None:
     before = settled(again)
     with pytest.raises(Permanent, match="another binlog with this timestamp is stored"):
         store(again, second)
     assert [ts for _, ts, _ in settled(again)] == STORED
     assert settled(again) == before
-    store(again, build.fake(50))  # and those that come with it are stored
+    store(again, build.fake(50))  # and binlogs in the same batch are stored
     reach(again, 50)
 
 
-def test_the_same_binlog_again_is_taken_again(again: Storage) -> None:
+def test_the_same_binlog_is_accepted_again(again: Storage) -> None:
     before = settled(again)
     bare = Binlog(tp=commit(10, 11).tp, start_ts=10, commit_ts=11, ddl_job_id=0, ddl_schema_state=0)
-    store(again, prewrite(20), commit(20, 31), bare, commit(10, 11), build.fake(40))  # as proofs of the pump come: bare
+    # without content, as the pump writes its proofs
+    store(again, prewrite(20), commit(20, 31), bare, commit(10, 11), build.fake(40))
     store(again, build.fake(50))
     reach(again, 50)
     assert settled(again)[: len(before)] == before
     assert again.counters.late_commits == 0
 
 
-def test_a_fake_gives_way_to_a_binlog_with_rows(again: Storage) -> None:
+def test_a_binlog_with_rows_replaces_a_fake(again: Storage) -> None:
     store(again, prewrite(25), commit(25, 40))
     store(again, build.fake(50))
     reach(again, 50)
     assert [(start, ts) for start, ts, _ in settled(again)] == [(10, 11), (30, 30), (20, 31), (25, 40), (50, 50)]
 
 
-def test_of_two_in_one_batch_the_first_is_stored(tmp_path: Path) -> None:
+def test_of_two_binlogs_at_one_timestamp_in_a_batch_the_first_is_stored(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     answers = [storage.append(one.SerializeToString()) for one in (prewrite(10), commit(10, 20), build.fake(20))]
     assert [type(answer.exception(60)) for answer in answers] == [type(None), type(None), Permanent]
@@ -94,7 +95,7 @@ class Full(Files):
         return super().append(file, data)
 
 
-def test_a_timestamp_of_what_was_not_stored_is_free(tmp_path: Path) -> None:
+def test_the_timestamp_of_a_binlog_that_was_not_stored_is_free(tmp_path: Path) -> None:
     files = Full()
     storage = Storage(tmp_path, files=files)
     store(storage, build.fake(5))
@@ -110,7 +111,7 @@ def test_a_timestamp_of_what_was_not_stored_is_free(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_while_the_index_is_behind_an_old_timestamp_is_not_guessed_about(
+def test_while_the_index_is_behind_an_old_timestamp_is_refused_for_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pump_service.pump.timestamp_claims._GENERATION", 1)

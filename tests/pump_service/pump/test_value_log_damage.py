@@ -1,4 +1,4 @@
-"""What bad disks and bad payloads do to the value log: nothing acked is lost, nothing passes for a record.
+"""The effects of bad disks and bad payloads on the value log: no acked binlog is lost, and nothing passes for a record.
 
 Faults 2 and 6 of the pump under hostile input, R-01, S0-48.
 """
@@ -36,10 +36,10 @@ class CountingFiles(Files):
         return data
 
 
-# -- what a payload can look like
+# -- payloads that look like records or footers
 
 
-def test_a_payload_that_ends_like_a_footer_is_kept(tmp_path: Path) -> None:
+def test_a_payload_that_ends_like_a_footer_is_not_cut(tmp_path: Path) -> None:
     end = OLD_FOOTER.pack(7, END_MAGIC)
     tricky = build.fake(20).SerializeToString() + b"\xa2\x06" + bytes([len(end)]) + end  # field 100, unknown
     storage = Storage(tmp_path)
@@ -56,13 +56,14 @@ def test_a_payload_that_ends_like_a_footer_is_kept(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_row_data_of_a_torn_write_is_never_a_record(tmp_path: Path) -> None:
-    # A user's BLOB that holds a C for somebody else's open transaction.
+def test_row_data_of_a_torn_write_is_never_read_as_a_record(tmp_path: Path) -> None:
+    # A user's BLOB that holds a C for another client's open transaction.
     storage = Storage(tmp_path)
     store(storage, prewrite(10))
     forged = old_record(commit(10, 15).SerializeToString())
     first = segment(tmp_path).read_bytes()
-    copied = first[first.index(prewrite(10).SerializeToString()) - 20 :]  # a true record of this very file, elsewhere
+    # a true record of this very file, at another offset
+    copied = first[first.index(prewrite(10).SerializeToString()) - 20 :]
     store(storage, prewrite(20, forged * 40 + copied + bytes(5000)))
     storage.close()
     shutil.rmtree(tmp_path / "kv")
@@ -71,7 +72,7 @@ def test_row_data_of_a_torn_write_is_never_a_record(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     assert (storage.watermark, storage.count_unmatched()) == (0, (1, 10))
     assert payloads_of(storage) == [prewrite(10).SerializeToString()]
-    store(storage, commit(10, 30))  # and what comes now follows what was there
+    store(storage, commit(10, 30))  # and new records follow the old ones
     reach(storage, 30)
     assert [ts for _, ts, _ in settled(storage)] == [30]
     storage.close()
@@ -82,7 +83,7 @@ def test_planted_headers_cost_a_start_no_more_than_their_bytes(tmp_path: Path, o
     size = 1 << 20
     planted = b"".join(
         OLD_HEADER.pack(MAGIC, size - at - 32, 1) for at in range(0, size - 64, OLD_HEADER.size)
-    )  # each claims all that follows
+    )  # each claims all bytes that follow
     torn = old_record(prewrite(20, planted).SerializeToString())[:-9]
     if old:
         (tmp_path / "value").mkdir()
@@ -103,14 +104,14 @@ def test_planted_headers_cost_a_start_no_more_than_their_bytes(tmp_path: Path, o
     assert files.read_bytes < 30 * size
 
 
-# -- what a disk can do
+# -- disk faults
 
 
 class KilledDisk(Files):
-    """A disk and its page cache: a kill keeps what was written, a power failure only what was written and synced.
+    """A disk and its page cache: after a kill everything written remains, after a power failure only what was synced.
 
-    A sync reaches what was written since the file was opened here: older pages may be clean and lost (after a failed
-    sync they are).
+    A sync covers data written since the file was opened by this process: older pages may be clean and lost (after a
+    failed sync they are).
     """
 
     def __init__(self) -> None:
@@ -138,7 +139,7 @@ class KilledDisk(Files):
             self.durable[name] = self.size(file)
 
     def next_life(self) -> None:
-        """The process was killed: the page cache stays."""
+        """The process was killed; the page cache stays."""
         self.written_from, self.fail_sync = {}, False
 
     def fail_power(self, folder: Path) -> None:
@@ -150,7 +151,7 @@ class KilledDisk(Files):
 
 
 @pytest.mark.parametrize("how", ["killed", "sync failed"])
-def test_a_tail_that_only_the_page_cache_has_is_written_anew_before_it_is_built_on(
+def test_a_tail_in_the_page_cache_is_rewritten_durably_before_it_is_relied_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 0.0)
@@ -165,12 +166,12 @@ def test_a_tail_that_only_the_page_cache_has_is_written_anew_before_it_is_built_
         storage, disk.fail_sync = Storage(tmp_path, files=disk), True
         with pytest.raises(Permanent, match="fdatasync"):
             storage.append(build.fake(30).SerializeToString()).result()
-        with pytest.raises(Permanent, match="cannot be written"):  # and never again by this process
+        with pytest.raises(Permanent, match="cannot be written"):  # and this process never writes again
             storage.append(build.fake(40).SerializeToString()).result()
         assert "fdatasync" in storage.error
         storage.close()
     else:
-        disk.durable[segment(tmp_path).name] = before  # the write of 20 was under way when it was killed
+        disk.durable[segment(tmp_path).name] = before  # the write of 20 was in progress when the process was killed
     with plyvel.DB(str(tmp_path / "kv")) as index:  # and its index was not synced yet
         for key in (b"!binlog!headPointer", b"!binlake!checkpoint", b"!binlog!maxCommitTS", b"!binlog!handlePointer"):
             index.delete(key)
@@ -185,7 +186,7 @@ def test_a_tail_that_only_the_page_cache_has_is_written_anew_before_it_is_built_
     storage.close()
 
 
-def test_a_flipped_bit_in_front_of_later_writes_is_named_and_can_be_given_up(tmp_path: Path) -> None:
+def test_a_flipped_bit_before_later_writes_is_reported_and_can_be_given_up(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     for ts in (10, 20, 30):
         store(storage, build.fake(ts))
@@ -198,7 +199,7 @@ def test_a_flipped_bit_in_front_of_later_writes_is_named_and_can_be_given_up(tmp
     size = segment(tmp_path).stat().st_size
     with pytest.raises(Permanent, match=f"accept-damage = 000000.vlog@{place.offset}"):
         Storage(tmp_path)
-    assert segment(tmp_path).stat().st_size == size  # nothing was touched
+    assert segment(tmp_path).stat().st_size == size  # no file was changed
     storage = Storage(tmp_path, StorageOptions(accepted_damage=frozenset([place])))
     assert [ts for ts, _, _ in settled(storage)] == [10, 30]
     assert storage.given_up > 0
@@ -223,7 +224,7 @@ def test_a_flipped_bit_in_a_sealed_file_stops_a_rebuild_and_can_be_given_up(tmp_
 
 
 @pytest.mark.parametrize("byte", [0, 9, 30])
-def test_a_damaged_head_of_a_file_is_named(tmp_path: Path, byte: int) -> None:
+def test_a_damaged_file_head_is_reported(tmp_path: Path, byte: int) -> None:
     storage = Storage(tmp_path)
     store(storage, build.fake(10))
     storage.close()
@@ -260,9 +261,9 @@ def test_a_torn_write_loses_no_acked_binlog_and_invents_none(
     shutil.rmtree(folder / "kv")
     segment(folder).write_bytes(data)
     storage = Storage(folder)
-    found = payloads_of(storage)
-    assert found[: len(acked)] == acked
-    assert found[len(acked) :] == torn[: len(found) - len(acked)]
+    stored_payloads = payloads_of(storage)
+    assert stored_payloads[: len(acked)] == acked
+    assert stored_payloads[len(acked) :] == torn[: len(stored_payloads) - len(acked)]
     storage.close()
 
 
@@ -271,7 +272,7 @@ def _payload(chance: random.Random, ts: int) -> bytes:
 
 
 class NoFooters(Files):
-    """A disk that takes no footer: the process dies between the new file and the seal of the old one."""
+    """A disk that refuses a footer, as if the process died between creating the new file and sealing the old one."""
 
     def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
         if len(data) in (12, 20):
@@ -297,12 +298,12 @@ def test_a_rotation_cut_by_a_crash_is_sealed_at_the_next_start(tmp_path: Path, t
     storage.close()
 
 
-def test_a_sealed_file_that_lost_its_end_is_named(tmp_path: Path) -> None:
+def test_a_sealed_file_that_lost_its_end_is_reported(tmp_path: Path) -> None:
     storage = Storage(tmp_path, StorageOptions(segment_bytes=200))
     for ts in range(10, 200, 10):
         store(storage, build.fake(ts))
     storage.close()
-    flip(segment(tmp_path), segment(tmp_path).stat().st_size - 3)  # only its footer: written again
+    flip(segment(tmp_path), segment(tmp_path).stat().st_size - 3)  # only its footer is lost: it is written again
     storage = Storage(tmp_path)
     assert len(settled(storage)) == 19
     storage.close()

@@ -44,7 +44,7 @@ def test_old_files_are_read_and_new_records_go_to_a_new_file(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_an_old_payload_that_ends_like_a_footer_is_kept(tmp_path: Path, sealed: bool) -> None:
+def test_an_old_payload_that_ends_like_a_footer_is_not_cut(tmp_path: Path, sealed: bool) -> None:
     end = OLD_FOOTER.pack(7, END_MAGIC)
     tricky = build.fake(20).SerializeToString() + b"\xa2\x06" + bytes([len(end)]) + end
     old_directory(tmp_path, old_records(build.fake(10)) + old_record(tricky) + end * sealed)
@@ -64,7 +64,8 @@ def test_a_torn_tail_of_an_old_file_is_cut_unless_something_like_a_record_follow
     storage.close()
     shutil.rmtree(tmp_path)
     tmp_path.mkdir()
-    old_directory(tmp_path, whole + torn + old_records(build.fake(30)))  # an old pump wrote on behind a torn tail
+    # an old pump continued writing after a torn tail
+    old_directory(tmp_path, whole + torn + old_records(build.fake(30)))
     with pytest.raises(Permanent, match=f"000000.vlog@{len(whole)}"):
         Storage(tmp_path)
     accepted = StorageOptions(accepted_damage=frozenset([Pointer(0, len(whole))]))

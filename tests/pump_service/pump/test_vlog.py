@@ -1,4 +1,4 @@
-"""The value log: the original's bytes, and nothing acked is lost or invented by what happens to its files."""
+"""The value log: the original's bytes; whatever happens to its files, no acked binlog is lost and none is invented."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FAKE_BYTES = bytes.fromhex("0802108280a0ced007188280a0ced00738004000")
 
 
 def log_frame(data: bytes, fid: int = 0) -> Frame:
-    """How the records of a file of ours are framed."""
+    """How the records of a Binlake file are framed."""
     frame = frame_of(fid, data[: HEAD.size])
     assert frame is not None
     return frame
 
 
-def test_builders_give_the_originals_bytes() -> None:
+def test_builders_produce_the_originals_bytes() -> None:
     prewrite = build.prewrite(262144000001, b"k1", PREWRITE_VALUE)
     assert prewrite.SerializeToString() == P_BYTES
     assert build.commit(prewrite, 262157107202).SerializeToString() == C_BYTES
@@ -68,7 +68,7 @@ def test_rotation_seals_with_the_greatest_ts_and_continues(tmp_path: Path) -> No
     assert again.end.fid == 2  # the last file was sealed by the rotation
 
 
-def test_a_small_file_stays_open_over_a_clean_stop_and_a_large_one_is_sealed(tmp_path: Path) -> None:
+def test_a_clean_stop_seals_a_large_file_and_leaves_a_small_one_open(tmp_path: Path) -> None:
     log = ValueLog(tmp_path)
     log.append([build.fake(9).SerializeToString()], 9)
     log.close()
@@ -80,7 +80,7 @@ def test_a_small_file_stays_open_over_a_clean_stop_and_a_large_one_is_sealed(tmp
 
 
 class FaultyFiles(Files):
-    """A disk that fails where it is told to: `room` bytes can be written, `sync_error` is what a sync raises."""
+    """A disk that fails on request: `room` bytes can be written, `sync_error` is what a sync raises."""
 
     def __init__(self) -> None:
         self.room: int | None = None
@@ -101,7 +101,7 @@ class FaultyFiles(Files):
         super().sync(file)
 
 
-def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_failed_write_is_undone(tmp_path: Path) -> None:
     files = FaultyFiles()
     log = ValueLog(tmp_path, files=files)
     log.append([b"kept"], 1)
@@ -139,7 +139,7 @@ def test_a_removed_file_stays_readable_while_open_and_is_a_lost_range_afterwards
         log.remove([log.end.fid])
 
 
-def test_a_start_reads_only_what_is_behind_the_known_place(tmp_path: Path) -> None:
+def test_a_start_reads_only_records_after_the_known_position(tmp_path: Path) -> None:
     log = ValueLog(tmp_path)
     log.append([build.fake(ts).SerializeToString() for ts in (5, 6)], 6)
     known = log.append([build.fake(7).SerializeToString()], 7)[0]
@@ -163,7 +163,7 @@ def test_a_pointer_into_a_removed_file_is_a_lost_range(tmp_path: Path) -> None:
 
 
 class RefusingFiles(Files):
-    """A disk that refuses what is in `refused`; it counts the files that are open."""
+    """A disk that refuses the operations in `refused`; it counts the open files."""
 
     def __init__(self) -> None:
         self.refused: set[str] = set()
@@ -183,7 +183,7 @@ class RefusingFiles(Files):
 
 
 @pytest.mark.parametrize("refused", ["directory", "open"])
-def test_a_failed_rotation_is_reported_and_done_later(tmp_path: Path, refused: str) -> None:
+def test_a_failed_rotation_is_reported_and_retried(tmp_path: Path, refused: str) -> None:
     files = RefusingFiles()
     log = ValueLog(tmp_path, LogOptions(segment_bytes=150), files=files)
     files.refused.add(refused)
@@ -191,14 +191,14 @@ def test_a_failed_rotation_is_reported_and_done_later(tmp_path: Path, refused: s
     for payload in stored:
         log.append([payload], 1)  # durable, and acked
     assert "no new file" in log.failed
-    assert log.room_left() > 0  # batches go on being batches
+    assert log.room_left() > 0  # batches are still batches
     files.refused.clear()
     log.append([b"in the old file still"], 1)
     assert log.failed == ""
     (place,) = log.append([b"in the new one"], 1)
     assert place == Pointer(1, HEAD.size)
-    found = [*stored, b"in the old file still", b"in the new one"]
-    assert [payload for _, payload in log.scan_from(Pointer(0, 0))] == found
+    expected = [*stored, b"in the old file still", b"in the new one"]
+    assert [payload for _, payload in log.scan_from(Pointer(0, 0))] == expected
     log.close()
     # one footer, at the end of the file: nothing that looks like damage
     data = (tmp_path / "000000.vlog").read_bytes()
@@ -207,7 +207,7 @@ def test_a_failed_rotation_is_reported_and_done_later(tmp_path: Path, refused: s
     assert data.endswith(footer)
 
 
-def test_few_files_are_open_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_open_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pump_service.pump.vlog._OPEN_FILES", 5)
     files = RefusingFiles()
     log = ValueLog(tmp_path, LogOptions(segment_bytes=20), files=files)
@@ -217,7 +217,7 @@ def test_few_files_are_open_however_many_there_are(tmp_path: Path, monkeypatch: 
     running = log.scan_from(places[0])
     next(running)
     assert [log.read(place)[0] for place in places] == list(range(1, 31))
-    assert len([*running]) == 29  # a reader keeps the file that it holds
+    assert len([*running]) == 29  # a reader keeps its file open
     log.close()
     again = ValueLog(tmp_path, LogOptions(segment_bytes=20), files=files)
     assert len(files.opened) <= 5

@@ -1,4 +1,4 @@
-"""A replay into real parts: an embedded PD with a led clock, two pumps, the pump client."""
+"""A replay into real components: an embedded PD with a led clock, two pumps, the pump client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ P, C, R = pb.Prewrite, pb.Commit, pb.Rollback
 
 @dataclass
 class Parts:
-    """A cluster on which nothing was written yet."""
+    """A cluster to which nothing was written yet."""
 
     folder: Path
     stack: ExitStack
@@ -93,7 +93,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 class Watched:
-    """The pump client; asks PD for the time around every C: its commit_ts is not acked, so the time is below it."""
+    """The pump client. Around every C it checks that PD's time is below the C's commit_ts, which is not acked yet."""
 
     def __init__(self, client: PumpClient, oracle: PdClient) -> None:
         self.client = client
@@ -108,10 +108,10 @@ class Watched:
 
     def write_commit(self, binlog: pb.Binlog, node_id: str | None = None) -> str:
         self._check(binlog.commit_ts)
-        found = self.client.write_commit(binlog, node_id)
+        node = self.client.write_commit(binlog, node_id)
         self._check(binlog.commit_ts)
         self.order.append(binlog)
-        return found
+        return node
 
     def write_rollback(self, binlog: pb.Binlog, node_id: str | None = None) -> str:
         return self.client.write_rollback(binlog, node_id)
@@ -122,7 +122,7 @@ class Watched:
             self.broken.append((now, commit_ts))
 
 
-def test_the_clock_never_passes_the_least_commit_that_is_not_acked(parts: Parts) -> None:  # R-09, DESIGN 5
+def test_the_clock_never_passes_the_least_unacked_commit_ts(parts: Parts) -> None:  # R-09, DESIGN 5
     capture = Capture(CAPTURES / "shard")
     pumps = [parts.pump(1), parts.pump(2)]
     watched = Watched(parts.client(), parts.oracle())
@@ -131,10 +131,10 @@ def test_the_clock_never_passes_the_least_commit_that_is_not_acked(parts: Parts)
     with hammer:
         result = replayer.run()
     assert watched.broken == []
-    assert hammer.stamps == sorted(set(hammer.stamps)), "timestamps repeat or fall"
+    assert hammer.stamps == sorted(set(hammer.stamps)), "timestamps repeat or decrease"
     assert len(hammer.stamps) > 100
     assert result.binlogs == capture.meta["binlogs"]
-    # Everything is there, in order, each commit_ts once, and complete by the pumps' own watermarks.
+    # Every transaction is stored, in order, each commit_ts once, and complete by the pumps' own watermarks.
     assert parts.oracle().tso() > max(max(s.start_ts, s.commit_ts) for s in replayer.schedule.steps)
     found = [parts.pulled(pump, result.last_ts) for pump in pumps]
     assert all(commits == sorted(set(commits)) for commits in found)
@@ -146,7 +146,7 @@ def test_the_clock_never_passes_the_least_commit_that_is_not_acked(parts: Parts)
 
 
 class Hammer:
-    """Asks PD for timestamps all the while."""
+    """Asks PD for timestamps all the time."""
 
     def __init__(self, oracle: PdClient) -> None:
         self.stamps: list[int] = []
@@ -166,7 +166,7 @@ class Hammer:
             self.stamps.append(self._oracle.tso())
 
 
-def test_payloads_go_out_as_they_were_recorded(parts: Parts) -> None:
+def test_payloads_are_sent_as_recorded(parts: Parts) -> None:
     capture = Capture(CAPTURES / "shard")
     parts.pump(1)
     watched = Watched(parts.client(), parts.oracle())
@@ -186,8 +186,8 @@ def test_a_second_replay_into_the_same_cluster_is_refused_before_anything_is_wri
         Replayer(capture, Outcomes.of(capture), client, ReplayClock(lead)).run()
 
 
-def test_orphans_and_doubles_are_settled_by_the_captures_own_status_port(parts: Parts) -> None:
-    # R-07, R-08; a P and a C sent twice, an orphan that is committed, one that is rolled back.
+def test_orphans_and_doubles_are_resolved_by_the_captures_status_port(parts: Parts) -> None:
+    # R-07, R-08; a P and a C sent twice, an orphan that committed, one that was rolled back.
     base = 1 << 40
     (parts.folder / "capture").mkdir()
     binlogs = [
@@ -207,7 +207,7 @@ def test_orphans_and_doubles_are_settled_by_the_captures_own_status_port(parts: 
 
 
 class Failing:
-    """A pump client whose pump is gone after some writes."""
+    """A pump client whose pump fails after some writes."""
 
     def __init__(self, after: int) -> None:
         self.left = after
@@ -215,7 +215,7 @@ class Failing:
     def write_prewrite(self, binlog: pb.Binlog) -> str:
         self.left -= 1
         if self.left < 0:
-            raise ConfigError("the pump is gone", where={"start_ts": binlog.start_ts})
+            raise ConfigError("the pump does not answer", where={"start_ts": binlog.start_ts})
         return "pump-1"
 
     def write_commit(self, binlog: pb.Binlog, node_id: str | None = None) -> str:
@@ -228,12 +228,12 @@ class Failing:
 def test_a_failure_ends_the_replay_with_its_error_and_leaves_the_clock_held(parts: Parts) -> None:
     capture = Capture(CAPTURES / "shard")
     replayer = Replayer(capture, Outcomes.of(capture), Failing(300), parts.clock)
-    with pytest.raises(BinlakeError, match="the pump is gone"):
+    with pytest.raises(BinlakeError, match="the pump does not answer"):
         replayer.run()
     assert parts.oracle().tso() < replayer.schedule.bound()
 
 
-def test_the_rate_limits_the_binlogs_a_second(parts: Parts) -> None:
+def test_the_rate_limits_the_binlogs_per_second(parts: Parts) -> None:
     (parts.folder / "capture").mkdir()
     binlogs = [(P, n << 20, 0) for n in range(1, 21)]
     capture = write_capture(parts.folder / "capture", binlogs)

@@ -1,4 +1,4 @@
-"""What a replay writes when, and the bound it keeps the clock below."""
+"""The order in which a replay writes, and the bound below which it holds the clock."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def arrivals(draw: st.DrawFn) -> list[Step]:
             clock += 1
             kind = draw(st.sampled_from([pb.Commit, pb.Commit, pb.Rollback]))
             steps.append((kind, start_ts, clock if kind == pb.Commit else 0))
-    return _late(draw, steps)
+    return _delay_commits(draw, steps)
 
 
-def _late(draw: st.DrawFn, steps: list[tuple[int, int, int]]) -> list[Step]:
-    """Let some C come later than they happened."""
+def _delay_commits(draw: st.DrawFn, steps: list[tuple[int, int, int]]) -> list[Step]:
+    """Delay some C, so that they arrive later than they happened."""
     order = [(n + draw(st.integers(0, 6)) * (kind != pb.Prewrite), n) for n, (kind, _, _) in enumerate(steps)]
     found, prewrites = [], 0
     for index, (_, n) in enumerate(sorted(order)):
@@ -50,17 +50,15 @@ def _late(draw: st.DrawFn, steps: list[tuple[int, int, int]]) -> list[Step]:
 
 
 @given(steps=arrivals(), data=st.data())
-def test_bound_is_the_least_commit_ts_not_acked_whatever_the_order_of_acks(
-    steps: list[Step], data: st.DataObject
-) -> None:
+def test_bound_is_the_least_unacked_commit_ts_for_any_order_of_acks(steps: list[Step], data: st.DataObject) -> None:
     schedule = ReplaySchedule(steps)
     waiting, last = list(steps), 0
     while waiting:
         assert schedule.bound() == min((step.commit_ts for step in waiting if step.commit_ts), default=tso.MAX_TS)
-        assert schedule.bound() >= last, "a clock cannot go back"
+        assert schedule.bound() >= last, "the bound never decreases"
         last = schedule.bound()
         allowed = [step for step in waiting if schedule.may_write(step)]
-        assert allowed, "something can always go on"
+        assert allowed, "at least one step may always be written"
         done = data.draw(st.sampled_from(allowed))
         waiting.remove(done)
         schedule.ack(done)
@@ -68,7 +66,7 @@ def test_bound_is_the_least_commit_ts_not_acked_whatever_the_order_of_acks(
 
 @given(steps=arrivals(), data=st.data())
 def test_no_commit_is_written_before_a_prewrite_that_commits_below_it(steps: list[Step], data: st.DataObject) -> None:
-    # R-09: else a commit_ts stands in the log before a P whose own commit_ts is smaller.
+    # R-09: otherwise a commit_ts would be logged before a P whose own commit_ts is smaller.
     schedule = ReplaySchedule(steps)
     commits = {step.start_ts: step.commit_ts for step in steps if step.commit_ts}
     waiting = list(steps)
@@ -82,7 +80,7 @@ def test_no_commit_is_written_before_a_prewrite_that_commits_below_it(steps: lis
 
 
 @pytest.mark.parametrize("name", ["bank", "keys", "shard"])
-def test_the_plan_of_a_capture(name: str) -> None:
+def test_the_schedule_of_a_capture(name: str) -> None:
     capture = Capture(CAPTURES / name)
     schedule = ReplaySchedule.of(capture, Outcomes.of(capture))
     counts = capture.meta["counts"]
@@ -106,7 +104,7 @@ def test_an_orphan_holds_the_clock_until_its_prewrite_is_acked() -> None:
 P, C, R = pb.Prewrite, pb.Commit, pb.Rollback
 
 
-def test_orphans_are_explained_by_outcomes_then_by_decoded_rows(tmp_path: Path) -> None:
+def test_outcomes_of_orphans_come_from_outcomes_json_then_from_decoded_rows(tmp_path: Path) -> None:
     binlogs = [(P, 1, 0), (P, 2, 0), (P, 3, 0), (P, 4, 0), (C, 4, 20)]
     outcomes = [{"start_ts": "1", "commit_ts": "11"}]
     decoded = [{"start_ts": "2", "commit_ts": "12"}, {"start_ts": "4", "commit_ts": "20"}]
@@ -123,12 +121,12 @@ def test_a_commit_without_its_prewrite_is_refused(tmp_path: Path) -> None:
         ReplaySchedule.of(capture, Outcomes([]))
 
 
-def test_damage_is_named(tmp_path: Path) -> None:
+def test_damage_is_reported_with_its_binlog(tmp_path: Path) -> None:
     capture = write_capture(tmp_path, [(P, 1, 0)], tail=b"\x02\x00\x00\x00\xff\xff")
     with pytest.raises(WireError, match=r"not a binlog.*binlog=1"):
         Outcomes.of(capture)
 
 
 def test_outcomes_by_key_are_in_order_of_start() -> None:
-    found = Outcomes([Transaction(9, b"k", 10, False), Transaction(3, b"k", 4, False)])
-    assert [transaction.start_ts for transaction in found.by_key[b"k"]] == [3, 9]
+    outcomes = Outcomes([Transaction(9, b"k", 10, False), Transaction(3, b"k", 4, False)])
+    assert [transaction.start_ts for transaction in outcomes.by_key[b"k"]] == [3, 9]

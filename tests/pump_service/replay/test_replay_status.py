@@ -1,4 +1,4 @@
-"""The capture's status port says what a TiDB says, byte for byte, and only what has happened by the replay clock."""
+"""The capture's status port answers like a TiDB, byte for byte, as of the replay clock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 class Moment:
-    """A clock that a test moves."""
+    """A clock that a test sets."""
 
     def __init__(self, now: int) -> None:
         self.now = now
@@ -92,10 +92,10 @@ def test_status_and_info_have_the_recorded_structure(server: StatusServer) -> No
         json.loads(recorded("status.json")["body"])
     )
     found = httpx.get(f"{server.url}/info/all", timeout=60).json()
-    wanted = json.loads(recorded("info_all.json")["body"])
-    assert list(found) == list(wanted)
+    expected = json.loads(recorded("info_all.json")["body"])
+    assert list(found) == list(expected)
     assert found["owner_id"] in found["all_servers_info"]
-    assert shape(*found["all_servers_info"].values()) == shape(*wanted["all_servers_info"].values())
+    assert shape(*found["all_servers_info"].values()) == shape(*expected["all_servers_info"].values())
     assert shape(*found["all_servers_info"].values())["binlog_status"] == "str"
 
 
@@ -103,7 +103,7 @@ def shape(value: dict[str, Any]) -> dict[str, str]:
     return {name: type(field).__name__ for name, field in value.items()}
 
 
-def test_headers_and_errors(server: StatusServer) -> None:
+def test_headers_and_errors_are_those_of_tidb(server: StatusServer) -> None:
     good = httpx.get(f"{server.url}/ddl/history?limit=1", timeout=60)
     assert good.headers["content-type"] == "application/json"
     assert httpx.get(f"{server.url}/ddl/history?limit=x", timeout=60).status_code == 400
@@ -112,7 +112,7 @@ def test_headers_and_errors(server: StatusServer) -> None:
     assert httpx.get(f"{server.url}/nothing", timeout=60).status_code == 404
 
 
-def test_a_job_is_there_only_once_its_end_has_passed(server: StatusServer, moment: Moment) -> None:  # R-20
+def test_a_job_is_shown_only_after_its_end(server: StatusServer, moment: Moment) -> None:  # R-20
     source = TidbSource(NoClock(), server.url)
     seen = {}
     for now in (40, 41, 60, 61):
@@ -121,7 +121,7 @@ def test_a_job_is_there_only_once_its_end_has_passed(server: StatusServer, momen
     assert seen == {40: [], 41: [7], 60: [7], 61: [7, 5]}
 
 
-def test_jobs_text_survives(server: StatusServer) -> None:
+def test_special_characters_of_a_job_are_escaped_as_by_go(server: StatusServer) -> None:
     assert list(TidbSource(NoClock(), server.url).ddl_jobs(0)) == JOBS
     assert (
         "\\u003c b \\u0026\\u0026 c \\u003e d \\u2028"
@@ -144,8 +144,8 @@ def test_a_transaction_is_locked_until_its_commit_has_passed(
 ) -> None:
     moment.now = now
     source = TidbSource(NoClock(), server.url)
-    found = [source.transaction_status(start, str(start).encode()) for start in (10, 20, 50)]
-    assert found == [first, second, third]
+    statuses = [source.transaction_status(start, str(start).encode()) for start in (10, 20, 50)]
+    assert statuses == [first, second, third]
 
 
 def test_an_address_in_use_is_one_clear_error(server: StatusServer, tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ def test_an_address_in_use_is_one_clear_error(server: StatusServer, tmp_path: Pa
         StatusServer.of_capture(capture, Outcomes([]), lambda: 0, server.url.removeprefix("http://"))
 
 
-def test_once_it_ends_a_connection_that_stays_gets_no_answer_of_before(
+def test_a_stopping_server_answers_503_on_open_connections(
     server: StatusServer, moment: Moment, capfd: pytest.CaptureFixture[str]
-) -> None:  # R-07: a pump would hear of locks for ever
+) -> None:  # R-07: otherwise a pump would get outdated locks forever
     moment.now = 11
     path = f"{server.url}/mvcc/hex/{b'10'.hex()}"
     with httpx.Client(timeout=60, trust_env=False) as client:
@@ -169,7 +169,7 @@ def test_once_it_ends_a_connection_that_stays_gets_no_answer_of_before(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_what_cannot_be_answered_now_is_not_a_traceback(
+def test_a_failing_answer_is_an_error_without_traceback(
     server: StatusServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: str) -> str:
@@ -187,7 +187,7 @@ class NoClock:
 
 
 class Lead:
-    """Records what the replay clock tells PD."""
+    """Records the calls of the replay clock to PD."""
 
     def __init__(self, last: int = 0) -> None:
         self.bounds: list[int] = []
@@ -203,7 +203,7 @@ class Lead:
         return self.last
 
 
-def test_the_replay_clock_never_goes_back_and_runs_on_once_released() -> None:
+def test_the_replay_clock_never_decreases_and_advances_after_the_release() -> None:
     pd = Lead()
     clock = ReplayClock(pd)
     for bound in (5, 9, 7, 9):

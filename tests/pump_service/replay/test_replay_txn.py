@@ -1,4 +1,4 @@
-"""A genuine TiDB's odd transactions through three pumps: lost C, lost R, held P, P and C sent twice (R-07, R-08)."""
+"""A real TiDB's unusual transactions through three pumps: lost C, lost R, held P, P and C sent twice (R-07, R-08)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Truth = dict[int, tuple[int, bytes, bytes]]
 
 
 def truth() -> Truth:
-    """commit_ts -> (start_ts, value, query) of what was committed: by a C, or by outcomes.json where that was lost."""
+    """commit_ts -> (start_ts, value, query) of the committed transactions, by C or, for a lost C, by outcomes.json."""
     prewrites, commits = {}, {}
     for payload in TXN.binlogs():
         binlog = pb.Binlog.FromString(payload)
@@ -42,19 +42,19 @@ def truth() -> Truth:
 
 
 def pulled(pump: PumpServer, cluster_id: int, until_ts: int) -> Truth:
-    """What `pump` gives through `until_ts`, fakes left out; strictly in order."""
-    found, last = {}, 0
+    """The transactions that `pump` returns through `until_ts`, without fakes; strictly in order."""
+    transactions, last = {}, 0
     for commit_ts, start_ts, payload in PumpReader(pump.addr, cluster_id).pull(0, until_ts):
         assert commit_ts > last
         last = commit_ts
         if commit_ts != start_ts and commit_ts <= until_ts:
             binlog = pb.Binlog.FromString(payload)
-            found[commit_ts] = (start_ts, binlog.prewrite_value, binlog.ddl_query)
-    return found
+            transactions[commit_ts] = (start_ts, binlog.prewrite_value, binlog.ddl_query)
+    return transactions
 
 
 @pytest.mark.soak
-def test_odd_transactions_of_a_real_tidb_come_out_of_three_pumps_once_and_right(tmp_path: Path) -> None:
+def test_unusual_transactions_of_a_real_tidb_are_pulled_once_and_correctly(tmp_path: Path) -> None:
     kinds = Counter(outcome["kind"] for outcome in TXN.outcomes())
     assert kinds == {"orphan": 6, "orphan_rollback": 4, "held": 1, "resolved_by_reader": 1, "dup_p": 2, "dup_c": 1}
     outcomes = Outcomes.of(TXN)
@@ -71,7 +71,7 @@ def test_odd_transactions_of_a_real_tidb_come_out_of_three_pumps_once_and_right(
         infos = [PumpReader(pump.addr, 1).info() for pump in pumps]
     expected = truth()
     assert {ts: one for part in parts for ts, one in part.items()} == expected
-    # A P that was sent twice may lie on two pumps: each gives it, equal, at one commit_ts.
+    # A P that was sent twice may be on two pumps: each returns it, with the same content, at one commit_ts.
     twice = Counter(itertools.chain.from_iterable(parts))
     doubled = {int(o["start_ts"]) for o in TXN.outcomes() if o["kind"] == "dup_p"}
     assert {expected[ts][0] for ts, count in twice.items() if count > 1} <= doubled

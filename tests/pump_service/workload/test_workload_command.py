@@ -1,4 +1,4 @@
-"""`binlake workload` against a real placement driver and pumps: what it prints, serves, keeps and refuses."""
+"""`binlake workload` with a real placement driver and pumps: what it prints, serves, records and refuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.process
 
 @dataclass
 class Source:
-    """A placement driver and two pumps whose status port the workload will be."""
+    """A placement driver and two pumps that will ask the workload's status port."""
 
     url: str
     status: str
@@ -42,13 +42,13 @@ class Source:
         )
 
     def taken(self, until_ts: int) -> dict[int, list[pb.Binlog]]:
-        """commit_ts -> what each pump gives there."""
-        found: dict[int, list[pb.Binlog]] = {}
+        """commit_ts -> the transaction that each pump returns at it."""
+        binlogs: dict[int, list[pb.Binlog]] = {}
         for pump in self.pumps:
             for commit_ts, start_ts, payload in PumpReader(pump.addr, self.cluster_id).pull(0, until_ts):
                 if commit_ts != start_ts and commit_ts <= until_ts:
-                    found.setdefault(commit_ts, []).append(pb.Binlog.FromString(payload))
-        return found
+                    binlogs.setdefault(commit_ts, []).append(pb.Binlog.FromString(payload))
+        return binlogs
 
 
 @pytest.fixture
@@ -75,30 +75,30 @@ def test_a_run_is_summarised_recorded_and_pulled(source: Source, tmp_path: Path)
     words = ("--transactions", "300", "--ddl-every", "50", "--seed", "5", *faults)
     done = source.run(*words, "--state", str(state), "--record", str(record), "--output", "json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["committed"] + told["rolled_back"] == 300
-    assert told["ends_on_their_way"] == told["failed"] == 0
-    assert told["writes_per_s"] > told["transactions_per_s"] > 0
-    assert 0 < told["p50_ms"] <= told["p99_ms"]
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["committed"] + summary["rolled_back"] == 300
+    assert summary["ends_on_their_way"] == summary["failed"] == 0
+    assert summary["writes_per_s"] > summary["transactions_per_s"] > 0
+    assert 0 < summary["p50_ms"] <= summary["p99_ms"]
 
-    last_ts = int(told["last_commit_ts"])
+    last_ts = int(summary["last_commit_ts"])
     capture = Capture(record)
     binlogs = [pb.Binlog.FromString(payload) for payload in capture.binlogs()]
     kinds = Counter(binlog.tp for binlog in binlogs)
-    assert kinds[pb.Commit] == told["committed"] + len([b for b in binlogs if b.ddl_job_id and b.tp == pb.Commit])
+    assert kinds[pb.Commit] == summary["committed"] + len([b for b in binlogs if b.ddl_job_id and b.tp == pb.Commit])
     committed = {binlog.commit_ts for binlog in binlogs if binlog.tp == pb.Commit}
     taken = source.taken(last_ts)
     assert set(taken) == committed
     assert all(len({one.prewrite_value for one in twins}) == 1 for twins in taken.values())
-    assert {job["binlog"]["SchemaVersion"] for job in capture.jobs()} == set(range(1, told["ddl"] + 1))
+    assert {job["binlog"]["SchemaVersion"] for job in capture.jobs()} == set(range(1, summary["ddl"] + 1))
     assert ReplaySchedule.of(capture, Outcomes.of(capture)).transactions == len(committed)
     (end,) = capture.states()
     assert end.commit_ts == last_ts
     assert state.read_text() == (record / "states.jsonl").read_text()
 
 
-def test_what_a_crashing_writer_loses_is_settled_by_its_status_port(source: Source, tmp_path: Path) -> None:
-    # S0-50, R-07: it waits for the pumps to ask.
+def test_lost_commits_and_rollbacks_are_resolved_by_the_status_port(source: Source, tmp_path: Path) -> None:
+    # S0-50, R-07: the command waits for the pumps to ask.
     words = ("--transactions", "200", "--lose-commit", "0.2", "--lose-rollback", "0.2")
     done = source.run(*words, "--record", str(tmp_path / "taken"))
     assert done.returncode == 0, done.stderr
@@ -117,7 +117,7 @@ def test_what_a_crashing_writer_loses_is_settled_by_its_status_port(source: Sour
         (("--transactions", "1", "--rollback", "2"), "shares of faults"),
     ],
 )
-def test_what_cannot_be_is_one_clear_error(source: Source, words: tuple[str, ...], says: str) -> None:
+def test_invalid_options_are_one_clear_error(source: Source, words: tuple[str, ...], says: str) -> None:
     done = source.run(*words)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")

@@ -1,4 +1,4 @@
-"""The workload: equal seeds give equal rows, and its binlogs lead to the state it tells (MISSION S0-12, S0-23)."""
+"""The workload: equal seeds give equal rows, and its binlogs lead to the state it reports (MISSION S0-12, S0-23)."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_equal_seeds_write_equal_rows_whichever_writer_is_faster(writers: int) -
     )
 
 
-def test_each_transaction_has_a_prewrite_and_one_end() -> None:
-    # S0-12, invariant 2: the commit_ts is above everything that was known at the ack.
+def test_each_transaction_has_a_prewrite_and_one_outcome() -> None:
+    # S0-12, invariant 2: the commit_ts is above every timestamp known at the ack.
     done = run(Spec(transactions=200, writers=4, faults=Faults(rollback=0.3)))
     types, counts = done.client.types(), done.runner.tally.counts
     assert types[pb.Commit] == counts["commit"] + counts["ddl"]
@@ -80,7 +80,7 @@ def test_each_transaction_has_a_prewrite_and_one_end() -> None:
     assert len(committed(done)) == types[pb.Commit]
 
 
-def test_faults_lose_hold_and_double_what_they_say() -> None:
+def test_faults_lose_hold_and_double_binlogs_as_configured() -> None:
     done = run(Spec(transactions=500, faults=ODD))
     types, counts = done.client.types(), done.runner.tally.counts
     assert len(done.client.forgotten) == counts["lose_commit"] + counts["lose_rollback"] > 0
@@ -93,7 +93,7 @@ def test_faults_lose_hold_and_double_what_they_say() -> None:
 
 
 def test_a_transaction_without_a_pump_fails_and_leaves_no_row() -> None:
-    # S0-23; the DDL's P is tried until a pump has it.
+    # S0-23; a DDL's P is retried until a pump stores it.
     done = run(Spec(transactions=200, ddl_every=20), MemoryClient(refuse_every=5))
     assert done.runner.tally.counts["failed"] > 20
     assert {line["table"]: shown(line) for line in done.states() if "table" in line} == replayed(done)
@@ -108,14 +108,14 @@ def test_hot_keys_take_most_updates() -> None:
     assert sum(count for _, count in updates.most_common(2)) > 0.8 * updates.total()
 
 
-def test_the_width_of_a_row_is_what_was_asked_for() -> None:
+def test_the_width_of_a_row_is_as_configured() -> None:
     done = run(Spec(transactions=50, tables=1, keyless=0, columns=("varchar", "blob"), row_bytes=3000, mix=(1, 0, 0)))
     rows = [row for line in done.states() if "rows" in line for row in line["rows"]]
     assert {(len(text), len(blob["hex"])) for _, text, blob in rows} == {(1500, 3000)}
 
 
 @pytest.mark.parametrize("word", KINDS)
-def test_every_kind_makes_values_that_its_column_holds(word: str) -> None:
+def test_every_kind_generates_values_that_fit_its_column(word: str) -> None:
     random = Random(1)
     for width in (1, 100, 40_000) if word in SIZED else (1,):
         col, value = KINDS[word]("c", width)
@@ -125,7 +125,7 @@ def test_every_kind_makes_values_that_its_column_holds(word: str) -> None:
             assert read_text(column, write_text(column, text), 0)[0] == text
 
 
-def test_outcomes_are_answered_as_by_a_status_port() -> None:
+def test_outcomes_are_answered_like_a_status_port() -> None:
     known, key = LiveTransactions(), LiveTransactions.key
     for start_ts in (10, 20, 30):
         known.begin(start_ts)
@@ -155,7 +155,7 @@ def test_a_part_keeps_its_ids_and_rows_together(steps: list[tuple[int, bool]]) -
 
 
 @given(st.floats(0, 1, exclude_max=True))
-def test_fates_have_their_shares(chance: float) -> None:
+def test_fates_occur_with_their_shares(chance: float) -> None:
     faults = Faults(rollback=0.25, hold=0.25)
     assert fate_of(faults, chance) == ("rollback" if chance < 0.25 else "hold" if chance < 0.5 else "commit")
 
@@ -178,7 +178,7 @@ def test_quantiles_are_within_five_percent() -> None:
         {"transactions": 1, "writers": 0}, {"transactions": 1, "hot_share": 2.0}, {"transactions": 1, "rate": -1.0},
     ],
 )  # fmt: skip
-def test_a_load_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+def test_an_invalid_load_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         Spec(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError):

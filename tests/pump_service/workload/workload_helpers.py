@@ -1,4 +1,4 @@
-"""A cluster in memory for the workload, and a consumer of its own that tells what the binlogs lead to."""
+"""A cluster in memory for the workload, and a separate consumer that computes the state from the binlogs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pump_service.workload.spec import Spec
 
 
 class CountingClock:
-    """A millisecond a call; notes what was acked when it gave a timestamp."""
+    """Advances a millisecond a call; notes which binlogs were acked when it gave a timestamp."""
 
     def __init__(self) -> None:
         self._ticks = itertools.count(1_795_000_000_000)
@@ -33,7 +33,7 @@ class CountingClock:
 
 @dataclass
 class MemoryClient:
-    """Takes everything in order of arrival; each `refuse_every`-th P finds no pump."""
+    """Accepts everything in order of arrival; each `refuse_every`-th P finds no pump."""
 
     refuse_every: int = 0
     got: list[pb.Binlog] = field(default_factory=list)
@@ -65,7 +65,7 @@ class MemoryClient:
 
 @dataclass
 class Run:
-    """A run that is over."""
+    """A finished run."""
 
     spec: Spec
     client: MemoryClient
@@ -88,19 +88,19 @@ def run(spec: Spec, client: MemoryClient | None = None) -> Run:
 
 
 def committed(done: Run) -> dict[int, pb.Binlog]:
-    """commit_ts -> P, by C, and for a P without its end by what the status port tells."""
+    """commit_ts -> P, by its C, or for a P without C or R, by the answer of the status port."""
     prewrites = {binlog.start_ts: binlog for binlog in done.client.got if binlog.tp == pb.Prewrite}
     ends = {binlog.start_ts: binlog for binlog in done.client.got if binlog.tp != pb.Prewrite}
-    found = {}
+    by_commit_ts = {}
     for start_ts, prewrite in prewrites.items():
         if start_ts in ends:
             if ends[start_ts].tp == pb.Commit:
-                found[ends[start_ts].commit_ts] = prewrite
+                by_commit_ts[ends[start_ts].commit_ts] = prewrite
             continue
         answer = read_status(go_json(done.transactions.answer(prewrite.prewrite_key, 0)), start_ts)
         if isinstance(answer, Committed):
-            found[answer.commit_ts] = prewrite
-    return dict(sorted(found.items()))
+            by_commit_ts[answer.commit_ts] = prewrite
+    return dict(sorted(by_commit_ts.items()))
 
 
 def replayed(done: Run) -> dict[str, list[tuple[str | None, ...]]]:
@@ -116,7 +116,7 @@ def replayed(done: Run) -> dict[str, list[tuple[str | None, ...]]]:
         for change in decode_transaction(prewrite.SerializeToString(), commit_ts, prewrite.start_ts, schema):
             if change.before is not None:
                 key = tuple(sorted(change.before.items()))
-                assert rows[change.table_id][key] > 0, "a row is deleted that is not there"
+                assert rows[change.table_id][key] > 0, "a deleted row does not exist"
                 rows[change.table_id][key] -= 1
             if change.after is not None:
                 rows[change.table_id][tuple(sorted(change.after.items()))] += 1

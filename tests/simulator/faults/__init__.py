@@ -1,1 +1,1 @@
-"""What goes wrong: each file holds faults of one kind, functions `strike(world, random)` that a schedule calls."""
+"""The faults: each file holds faults of one kind, as functions `strike(world, random)` that a schedule calls."""

@@ -1,4 +1,4 @@
-"""Bits flip on the platter: what is lost then has to be told, with its place, and nothing wrong may come of it."""
+"""Bits flip on the platter: a loss must be reported with its position, and no wrong data may be served."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @fault(Kind.FLIPPED_BIT)
 def pump_log(world: World, random: Random) -> None:
-    """A bit of a value log; the pump is killed afterwards, or serves on."""
+    """Flip a bit of a value log; the pump is killed afterwards, or continues to serve."""
     pump = world.pump(random)
     files = [one for one in sorted((pump.disk.root / "data" / "value").glob("*.vlog")) if one.stat().st_size]
     if files:
@@ -26,7 +26,7 @@ def pump_log(world: World, random: Random) -> None:
 
 @fault(Kind.PD_FLIPPED_BIT)
 def pd_journal(world: World, random: Random) -> None:
-    """A bit of PD's journal, which is read at its next start."""
+    """Flip a bit of PD's journal, which is read at its next start."""
     path = world.pd.disk.root / "data" / "etcd.journal"
     if path.exists() and path.stat().st_size:
         world.pd.damaged = True

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @fault(Kind.CLOCK)
 def step(world: World, random: Random) -> None:
-    """Forwards or backwards."""
+    """Step the clock forwards or backwards."""
     world.pd.clock.offset_ms += random.choice((-3_600_000, -10_000, -500, 10_000, 60_000))
 
 
 @fault(Kind.SOURCE_AWAY)
 def source_away(world: World, random: Random) -> None:
-    """TiKV answers nobody for a while."""
+    """TiKV answers no requests for a while."""
     world.truth.source_away = True
     world.scheduler.sleep(random.uniform(0.5, 5.0))
     world.truth.source_away = False
@@ -27,5 +27,5 @@ def source_away(world: World, random: Random) -> None:
 
 @fault(Kind.CLOCK_HOURS_ON)
 def hours_on(world: World, random: Random) -> None:
-    """Forwards, so far that all that is stored is old enough to be collected."""
+    """Step forwards so far that all stored binlogs are old enough to be collected."""
     world.pd.clock.offset_ms += random.choice((700_000, 1_500_000, 4_000_000))

@@ -1,4 +1,4 @@
-"""Who takes the binlogs takes nothing for a while."""
+"""Consumers stop pulling for a while."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @fault(Kind.CONSUMER_RESTS)
 def rests(world: World, random: Random) -> None:
-    """A consumer lands nothing."""
+    """A consumer lands nothing for a while."""
     consumer = random.choice(world.consumers)
     consumer.rests = True
     world.scheduler.sleep(random.uniform(0.5, 5.0))

@@ -1,4 +1,4 @@
-"""Disks fail: full ones, syncs that are slow or fail, torn writes, bits that flip."""
+"""Disks fail: full disks, slow or failed syncs, torn writes, flipped bits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def slow(world: World, random: Random) -> None:
 
 @fault(Kind.FAILED_SYNC)
 def failed_sync(world: World, random: Random) -> None:
-    """A sync fails, and the cache passes for clean afterwards; the pump is killed, and later the power fails."""
+    """A sync fails, and the cache counts as clean afterwards; the pump is killed, and later the power fails."""
     pump = world.pump(random)
     pump.disk.failing_syncs = 1
     world.scheduler.sleep(random.uniform(0.5, 2.0))
@@ -82,7 +82,7 @@ def pd_failed_sync_then_power(world: World, random: Random) -> None:
     """A sync of PD fails, PD starts again and reads the page cache, then the power fails."""
     disk, began = world.pd.disk, world.scheduler.now
     while (world.pd.node is None or not world.pd.node.broken) and world.scheduler.now < began + _PATIENCE_S:
-        disk.failing_syncs = 1  # of its registry: one of its clock's bound changes nothing
+        disk.failing_syncs = 1  # of its registry: a failed sync of the clock's bound has no effect
         world.scheduler.sleep(0.05)
     disk.failing_syncs = 0
     world.pd.kill()
@@ -92,8 +92,8 @@ def pd_failed_sync_then_power(world: World, random: Random) -> None:
 
 @fault(Kind.REPLACED_DISK)
 def replaced(world: World, random: Random) -> None:
-    """A pump's disk is gone for ever, and the pump starts on an empty one; a person accepts the loss, as the runbook
-    says. What the pump had promised is lost, and nothing else may be."""
+    """A pump's disk is lost forever, and the pump starts on an empty one; an operator accepts the loss, as in the
+    runbook. Only what the pump had acked may be lost."""
     pump = world.pump(random)
     if not pump.wanted or len(world.truth.excused) > _MOST_LOST:
         return

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @fault(Kind.TWIN_SAME_ADDRESS)
 def same_address(world: World, random: Random) -> None:
-    """A second pump with the node id and the advertised address of one that serves, on a machine of its own."""
+    """A second pump with the node id and the advertised address of a serving one, on another machine."""
     _twin(world, random, "")
 
 
 @fault(Kind.TWIN_OTHER_ADDRESS)
 def other_address(world: World, random: Random) -> None:
-    """A second pump with the node id of one that serves, at an address of its own."""
+    """A second pump with the node id of a serving one, at another address."""
     _twin(world, random, "elsewhere")
 
 

@@ -1,7 +1,7 @@
-"""The names of what goes wrong: one vocabulary for the simulator, the soak of real processes and the models.
+"""The names of faults: one vocabulary for the simulator, the soak of real processes and the models.
 
-A fault has the same name wherever it is provoked. The simulator has a function for each kind of the pump cluster; tests
-that provoke the same one on real processes count it by this name.
+A fault has the same name wherever it is injected. The simulator has a function for each kind of the pump cluster; tests
+that inject the same one into real processes count it under this name.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Kind(StrEnum):
-    """What goes wrong."""
+    """A kind of fault."""
 
     # processes and machines
     KILL = "kill"  # kill -9
     KILL_TAIL = "kill, with something behind the last acked record"
     POWER = "power failure"
     KILL_THEN_POWER = "kill, restart, power failure"
-    PAUSE = "pause"  # an orderly stop
+    PAUSE = "pause"  # a clean stop
     PAUSE_AT_START = "pause, while the index is built"
     FREEZE = "freeze"  # SIGSTOP
     PD_DOWN = "pd down"
@@ -55,7 +55,7 @@ class Kind(StrEnum):
     # at a target (tests/model)
     APPLY_DIES = "apply dies"
     CONNECTIONS_KILLED = "connections killed"
-    LATE_OWNER = "late owner"  # a process stands still, another one takes over, and it wakes up
+    LATE_OWNER = "late owner"  # a process is suspended, another one takes over, and the first one resumes
     SEAL_CHANGED = "seal changed"
     FAIL_OVER = "fail-over"  # to an older copy
     ROW_LOST = "row lost"
@@ -65,7 +65,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind, and how the simulator provokes it: `act(world, random)`, which may take its time."""
+    """A kind, and how the simulator injects it: `act(world, random)`, which may take time."""
 
     kind: Kind
     act: Callable[[World, Random], None]
@@ -75,5 +75,5 @@ class Fault:
 
 
 def fault(kind: Kind) -> Callable[[Callable[[World, Random], None]], Fault]:
-    """The function below it is how the simulator provokes this kind."""
+    """Decorator: the function injects this kind of fault into the simulator."""
     return lambda act: Fault(kind, act)

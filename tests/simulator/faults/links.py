@@ -1,4 +1,4 @@
-"""The network fails: partitions, one-way too; answers that are late."""
+"""The network fails: partitions, also in one direction only, and late answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @fault(Kind.PARTITION)
 def partition(world: World, random: Random) -> None:
-    """One machine is cut off from some others for a while; sometimes only one way."""
+    """One machine is cut off from some others for a while, sometimes in one direction only."""
     machines = world.machines()
     alone = random.choice(machines)
     others = [one for one in machines if one != alone and random.random() < 0.7]
@@ -28,7 +28,7 @@ def partition(world: World, random: Random) -> None:
 
 @fault(Kind.DELAYS)
 def delays(world: World, random: Random) -> None:
-    """Much of what is sent is late, so that calls of different connections pass each other."""
+    """Many messages are late, so that calls of different connections overtake each other."""
     usual, world.network.slow_share = world.network.slow_share, 0.5
     world.scheduler.sleep(random.uniform(1.0, 5.0))
     world.network.slow_share = usual

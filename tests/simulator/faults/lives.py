@@ -1,4 +1,4 @@
-"""Processes and machines end: kill -9, power failures, both in a row, orderly stops; pumps join and leave."""
+"""Processes and machines end: kill -9, power failures, both in a row, clean stops; pumps join and leave."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def power(world: World, random: Random) -> None:
 def kill_then_power(world: World, random: Random) -> None:
     """kill -9, a restart that reads the page cache, then the power fails."""
     pump = world.pump(random)
-    pump.disk.slow_s = random.choice((0.0, 0.5))  # so that something is written and not yet synced
+    pump.disk.slow_s = random.choice((0.0, 0.5))  # so that something is written but not yet synced
     world.scheduler.sleep(random.uniform(0.0, 1.0))
     pump.kill()
     pump.disk.slow_s = 0.0
@@ -52,7 +52,7 @@ def pd_killed(world: World, random: Random) -> None:
 
 @fault(Kind.PAUSE)
 def pause(world: World, random: Random) -> None:
-    """A pump is stopped in order, and started again."""
+    """A pump is stopped cleanly and started again."""
     pump = world.pump(random)
     if pump.online and pump.server is not None:
         pump.server.request_leave("pause")
@@ -60,7 +60,7 @@ def pause(world: World, random: Random) -> None:
 
 @fault(Kind.PAUSE_AT_START)
 def pause_at_start(world: World, random: Random) -> None:
-    """A pump loses its index in a crash, and is asked to end while it builds it again."""
+    """A pump loses its index in a crash, and is asked to stop while it rebuilds the index."""
     pump = world.pump(random)
     pump.asked_after_s = random.uniform(0.0, 0.05)
     pump.kill()
@@ -69,7 +69,7 @@ def pause_at_start(world: World, random: Random) -> None:
 
 @fault(Kind.KILL_TAIL)
 def kill_with_tail(world: World, random: Random) -> None:
-    """kill -9 while a record is written that nobody is told of: part of it, or all, or something else is there."""
+    """kill -9 during the write of a record that was never acked: it is complete, partial, or other bytes are there."""
     pump = world.pump(random)
     try:
         start_ts = SimulatedPd().tso()
@@ -78,10 +78,10 @@ def kill_with_tail(world: World, random: Random) -> None:
     binlog = build.prewrite(start_ts, b"k%d" % start_ts, random.randbytes(40))
     world.truth.roll_back(world.truth.begin(start_ts, binlog), protected=True)
     if not pump.online:
-        return  # what was left behind before is not cut off yet, and nobody writes behind it
+        return  # an earlier tail is not cut off yet, and a pump writes nothing after it
     pump.kill()
     files = sorted((pump.disk.root / "data" / "value").glob("*.vlog"))
-    # Behind what is not synced yet, or failed to be, a pump writes nothing.
+    # A pump writes nothing after bytes that are not synced yet or whose sync failed.
     if files and pump.disk.is_synced(files[-1]):
         leave_behind(files[-1], random.choice(sorted(TAILS)), binlog, random)
 
@@ -98,7 +98,7 @@ def join(world: World, random: Random) -> None:
 
 @fault(Kind.LEAVE)
 def leave(world: World, random: Random) -> None:
-    """A pump is closed: it is offline once every consumer has taken all it holds. One stays."""
+    """A pump is closed: it goes offline once every consumer has pulled all it holds. At least one pump stays."""
     online = [pump for pump in world.pumps.values() if pump.online and pump.server is not None]
     if len(online) > 1:
         server = random.choice(online).server

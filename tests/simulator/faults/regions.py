@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @fault(Kind.REGIONS_MOVED)
 def moved(world: World, random: Random) -> None:
-    """Regions split or have another leader, and PD learns it late; or the stores are too busy to answer."""
+    """Regions split or get another leader, and PD learns it late; or the stores are too busy to answer."""
     tikv = world.tikv.fake
     match random.randrange(3):
         case 0:
@@ -26,6 +26,6 @@ def moved(world: World, random: Random) -> None:
 
 @fault(Kind.SOURCE_COLLECTS)
 def collects(world: World, random: Random) -> None:
-    """GC takes all records away that nobody holds: what became of older transactions is not known any more."""
+    """GC removes all records that nobody protects: the outcome of older transactions is no longer known."""
     del random
     world.tikv.fake.run_gc(world.truth.given)

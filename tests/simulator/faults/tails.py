@@ -1,4 +1,4 @@
-"""What a crash may leave behind the last acked record of a value log: on simulated disks and on real ones.
+"""What a crash may leave after the last acked record of a value log, on simulated and on real disks.
 
 None of it was ever acked, so none of it may be missed or released.
 """
@@ -13,7 +13,7 @@ from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pump.record import HEAD, frame_of
 
 Tail = Callable[[bytes, Random], bytes]
-"""The bytes, drawn, where a whole record at that place would be the first argument."""
+"""The random bytes, given a whole record at that offset as the first argument."""
 
 
 def _garbage(record: bytes, random: Random) -> bytes:
@@ -49,11 +49,11 @@ def _whole(record: bytes, random: Random) -> bytes:
 TAILS: dict[str, Tail] = {
     "none": _nothing, "garbage": _garbage, "zeros": _zeros, "torn": _torn, "corrupt": _corrupt, "unacked": _whole,
 }  # fmt: skip
-"""`unacked`: a whole record, of a binlog that nobody was told to be stored."""
+"""`unacked`: a whole record of a binlog that was never acked."""
 
 
 def leave_behind(segment: Path, kind: str, binlog: Binlog, random: Random) -> None:
-    """Write a tail of this kind at the end of a value log's file, of a pump that does not run."""
+    """Append a tail of this kind to a value-log file of a pump that does not run."""
     payload = binlog.SerializeToString()
     content = segment.read_bytes()
     frame = frame_of(int(segment.stem), content[: HEAD.size])

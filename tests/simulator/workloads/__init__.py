@@ -1,1 +1,1 @@
-"""What clients do: each file is one kind of client, a function `run(world, number)` on a process of its own."""
+"""The clients: each file is one kind of client, a function `run(world, number)` in a separate process."""

@@ -1,4 +1,4 @@
-"""Rows whose bytes look like the value log's own: records of others' transactions, footers, headers."""
+"""Rows whose bytes look like the value log's own: records of other transactions, footers, headers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from simulator.workloads import transactions
 if TYPE_CHECKING:
     from simulator.world import World
 
-_UNKNOWN_FIELD = b"\xa2\x06"  # number 100, bytes
+_UNKNOWN_FIELD = b"\xa2\x06"  # field number 100, bytes
 
 
 def run(world: World, number: int) -> None:
-    """As any TiDB, with such rows."""
+    """Write like any TiDB, but with such rows."""
     transactions.run(world, number, prewrite)
 
 

@@ -1,4 +1,4 @@
-"""Clients that send what no TiDB sends: timestamps of the far future, and timestamps that are taken."""
+"""Clients that send what no TiDB sends: timestamps of the far future, and timestamps that are in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simulator.cluster import PumpHome
     from simulator.world import World
 
-_FAR = (10**6, 1 << 30, 1 << 42)  # from seconds to for ever
+_FAR = (10**6, 1 << 30, 1 << 42)  # from seconds to forever
 
 
 def far_future(world: World, number: int) -> None:
@@ -33,7 +33,7 @@ def far_future(world: World, number: int) -> None:
 
 
 def taken(world: World, number: int) -> None:
-    """Binlogs at timestamps that others have: late fakes, and P at the place of a C or of another P."""
+    """Binlogs at timestamps in use: late fakes, and P at the timestamp of a C or of another P."""
     random = world.chance(f"hostile-{number}")
     while world.writing:
         world.scheduler.sleep(random.expovariate(2.0))
@@ -44,7 +44,7 @@ def taken(world: World, number: int) -> None:
         commit_ts = committed[start_ts]
         another = build.prewrite(start_ts, b"other", random.randbytes(20))
         binlog = random.choice((build.fake(commit_ts), build.fake(commit_ts), another))
-        # To who has the timestamp: what another pump makes of it is another transaction, and stops the pipeline.
+        # To the pump that has the timestamp: at another pump it would be another transaction, which stops the pipeline.
         holders = [pump for pump in world.pumps.values() if start_ts in world.truth.store(pump.name).prewrites]
         if holders:
             _send(world, random.choice(holders), binlog)
@@ -60,4 +60,4 @@ def _send(world: World, pump: PumpHome, binlog: Binlog) -> None:
     except BinlakeError as error:
         world.trace(f"hostile {binlog.tp} {binlog.start_ts} {binlog.commit_ts} is refused: {error.message[:100]}")
     else:
-        world.trace(f"hostile {binlog.tp} {binlog.start_ts} {binlog.commit_ts} is taken")
+        world.trace(f"hostile {binlog.tp} {binlog.start_ts} {binlog.commit_ts} is accepted")

@@ -1,4 +1,4 @@
-"""The person who reads the runbook: a C whose P went with a disk ends every pull until it is given up by command."""
+"""An operator who follows the runbook: a C whose P was lost with a disk ends all pulls until a command gives it up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ADVICE = re.compile(r"txn give-up (\d+) --commit-ts (\d+)")
 
 
 def run(world: World) -> None:
-    """For as long as the world lasts: do what the error of a pull says, where the disk was really lost."""
+    """While the run lasts, do what the error of a pull says, if the disk was really lost."""
     while True:
         world.scheduler.sleep(1.0)
         for advice in {one.blocked: _ADVICE.search(one.blocked) for one in world.consumers}.values():

@@ -1,4 +1,4 @@
-"""Pullers that are registered nowhere, as a person's or another tool: GC passes over them, and must say so."""
+"""Pullers that are not registered, such as a person's tool: GC does not wait for them, and pulls must report that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(world: World, number: int) -> None:
-    """Pull all that a pump has, or what follows a place that was reached before, slowly at times."""
+    """Pull everything a pump has, or continue from an earlier position; slowly at times."""
     random = world.chance(f"puller-{number}")
     reached: dict[str, int] = {}
     while world.writing:
@@ -27,7 +27,7 @@ def run(world: World, number: int) -> None:
         except LostRange as error:
             world.report.counts["lost ranges told"] += 1
             world.trace(f"puller-{number} after {after}: {error.message}")
-            reached[pump.name] = _collected(pump)
+            reached[pump.name] = _collected_position(pump)
         except WireError as error:
             if not world.truth.store(pump.name).damaged:
                 raise Wrong(f"a pull of {pump.name} after {after} ends: {error}") from None
@@ -35,8 +35,8 @@ def run(world: World, number: int) -> None:
             world.trace(f"puller-{number}: {error.message}")
 
 
-def _collected(pump: PumpHome) -> int:
-    """Up to where: the next pull begins there."""
+def _collected_position(pump: PumpHome) -> int:
+    """The position up to which binlogs were collected; the next pull begins there."""
     try:
         return PumpReader(pump.config.addr, CLUSTER).info().gc_ts
     except BinlakeError:
@@ -44,7 +44,7 @@ def _collected(pump: PumpHome) -> int:
 
 
 def _pull(world: World, pump: PumpHome, after: int, pause_s: float) -> int:
-    """Up to a timestamp of now; all that was acked before and lies in between has come."""
+    """Pull up to the present timestamp, and check that all acked binlogs in the range have come."""
     store = world.truth.store(pump.name)
     known = {ts: start for ts, start in store.commits.items() if start in store.prewrites}
     until, last, came = world.truth.given, after, set[int]()

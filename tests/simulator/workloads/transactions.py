@@ -1,4 +1,4 @@
-"""TiDB: transactions through the product's pump client, with all the ends that a transaction can have."""
+"""TiDB: transactions through the product's pump client, with all possible outcomes of a transaction."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def plain(world: World, random: Random, start_ts: int) -> Binlog:
 
 
 def holding(world: World, number: int) -> None:
-    """Long transactions: each stays open over many others."""
+    """Long transactions: each stays open during many others."""
     run(world, number, open_s=_LONG_S)
 
 
 def run(world: World, number: int, prewrite_of: Prewrite = plain, open_s: float = _SHORT_S) -> None:
-    """Write until the world says that it is enough. `open_s`: how long a transaction is open in the mean."""
+    """Write until the world is stopping. `open_s`: mean time for which a transaction is open."""
     random = world.chance(f"writer-{number}")
     pd = SimulatedPd()
     options = ClientOptions(random.choice(("range", "hash", "score")), times=TIMES)
@@ -72,7 +72,7 @@ def _end(
     world: World, client: PumpClient, random: Random, transaction: Transaction, prewrite: Binlog, node_id: str
 ) -> None:
     fate = random.random()
-    if fate < 0.06:  # rolled back, and told
+    if fate < 0.06:  # rolled back, and an R is sent
         world.truth.roll_back(transaction, protected=random.random() >= world.shape.unprotected)
         client.send_rollback(build.rollback(prewrite))
     elif fate < 0.09:  # TiDB dies before it decides
@@ -80,9 +80,9 @@ def _end(
         client.forget(transaction.start_ts)
     elif not world.truth.commit(transaction):
         client.send_rollback(build.rollback(prewrite))
-    elif fate < 0.13:  # TiDB dies behind the commit: nobody sends a C
+    elif fate < 0.13:  # TiDB dies after the commit, so no C is sent
         client.forget(transaction.start_ts)
-    elif fate < 0.15:  # the commit was undetermined, and TiDB says that it is rolled back
+    elif fate < 0.15:  # the commit was undetermined, and TiDB reports a rollback
         client.send_rollback(build.rollback(prewrite))
     elif fate < 0.2:
         client.write_commit(build.commit(prewrite, transaction.commit_ts))

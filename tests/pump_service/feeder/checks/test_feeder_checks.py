@@ -1,4 +1,4 @@
-"""`binlake feeder check`: whatever is wrong with a source is reported before anything is read (R-11)."""
+"""`binlake feeder check`: any problem of a source is reported before anything is read (R-11)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _server(facts: ServerFacts) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("facts", [_MYSQL, _MARIADB])
-def test_a_server_that_is_set_up_passes_all_checks(facts: ServerFacts) -> None:
+def test_a_correctly_configured_server_passes_all_checks(facts: ServerFacts) -> None:
     assert _server(facts) == {}
     assert _server(replace(facts, is_first=False)) == {}
 
@@ -75,7 +75,7 @@ def test_each_setting_has_its_verdict_and_remedy(
     assert findings[check][1]
 
 
-def test_checks_of_one_family_and_of_a_second_server() -> None:
+def test_checks_depend_on_the_family_and_on_a_second_server() -> None:
     off = {**_MYSQL.settings, "gtid_mode": "OFF"}
     assert _server(replace(_MYSQL, settings=off))["GTID"][0] == "warn"
     assert _server(replace(_MYSQL, settings=off, is_first=False))["GTID"][0] == "fail"
@@ -101,7 +101,7 @@ def test_checks_of_one_family_and_of_a_second_server() -> None:
         (("GRANT ALL PRIVILEGES ON *.* TO x",), {}),
     ],
 )
-def test_missing_privileges_are_named(grants: tuple[str, ...], missing: dict[str, str]) -> None:
+def test_missing_privileges_are_reported(grants: tuple[str, ...], missing: dict[str, str]) -> None:
     findings = _server(replace(_MYSQL, grants=grants))
     assert list(findings) == list(missing)
     for check, words in missing.items():
@@ -129,7 +129,7 @@ def _bad(findings: list[Finding]) -> dict[str, tuple[str, str]]:
     return {finding.check: (finding.verdict, finding.found) for finding in findings if finding.verdict != "ok"}
 
 
-def test_tables_that_need_a_warning() -> None:
+def test_problematic_tables_get_a_warning() -> None:
     assert _bad(check_tables(_TABLES, with_snapshot=True)) == {}
     several = replace(
         _TABLES,
@@ -160,7 +160,7 @@ def _file(name: str, rename: str) -> SourceFile:
     return SourceFile.model_validate({"name": name, "rename-schema": rename})
 
 
-def test_shards_that_do_not_fit_together() -> None:
+def test_incompatible_shards_are_reported() -> None:
     rename = "{source}_{schema}"
     assert _together(_TABLES, _TABLES)["databases of several sources"][0] == "fail"
     assert _together(_TABLES, _TABLES, rename) == {}
@@ -189,7 +189,7 @@ def _feeder(server: MariaDb, **source: object) -> FeederFile:
     return FeederFile.model_validate({"tracker": at, "source": [file.model_dump(by_alias=True)]})
 
 
-def test_a_real_server_and_one_setting_after_the_other(server: MariaDb) -> None:
+def test_each_wrong_setting_of_a_real_server_is_reported(server: MariaDb) -> None:
     report = run_checks(_feeder(server))
     assert [(finding.check, finding.found) for _, finding in report if finding.verdict == "fail"] == []
     assert {source for (source, _), _ in report} == {"s1", "tracker"}
@@ -204,7 +204,7 @@ def test_a_real_server_and_one_setting_after_the_other(server: MariaDb) -> None:
         assert [(finding.check, finding.found) for finding in failed] == [(name, value)]
 
 
-def test_a_weak_user_and_bad_tables_of_a_real_server(server: MariaDb) -> None:
+def test_missing_privileges_and_bad_tables_of_a_real_server_are_reported(server: MariaDb) -> None:
     execute(
         server, "CREATE TABLE checked.g (id INT PRIMARY KEY, p POINT)", "CREATE TABLE checked.k (id INT)",
         "CREATE TABLE checked.c (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES checked.t (id) ON DELETE CASCADE)",
@@ -226,7 +226,7 @@ def test_a_weak_user_and_bad_tables_of_a_real_server(server: MariaDb) -> None:
     assert "checked.k" in findings["keys"].found
 
 
-def test_a_start_that_is_purged_or_of_another_log(server: MariaDb) -> None:
+def test_a_start_position_that_is_purged_or_of_another_log_fails(server: MariaDb) -> None:
     for file in ("binlog.000099", "binlog.000000"):
         report = run_checks(_feeder(server, start={"mode": "position", "file": file}))
         (finding,) = [finding for _, finding in report if finding.check == "start"]
@@ -279,7 +279,7 @@ def test_a_tracker_of_another_family_is_refused_and_one_per_source_is_suggested(
     assert len({subject for subject, _ in report if subject[0] == "tracker"}) == 2
 
 
-def test_the_command_prints_a_table_and_its_exit_status_tells_of_failures(
+def test_the_command_prints_a_table_and_exits_with_1_on_failures(
     mysql: MySql, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "feeder.toml"

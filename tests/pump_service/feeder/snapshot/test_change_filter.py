@@ -130,7 +130,7 @@ def test_rows_without_a_handle_get_one() -> None:
 
 
 @pytest.mark.parametrize("key", KEYS[1])
-def test_a_row_that_is_its_key_at_the_source_comes_with_it(key: str) -> None:
+def test_a_clustered_row_includes_its_key(key: str) -> None:
     moved: list[Change] = [(1, "update", {"id": "9", "v": None}, {"id": key, "v": "x"})]
     filtered = filter_read_rows(written(moved), PARTS, {1: {key}.__contains__, 2: lambda _: False})
     [inserted] = pb.PrewriteValue.FromString(filtered).mutations[0].inserted_rows

@@ -1,4 +1,4 @@
-"""What the journal has of an interrupted load, and what the next process makes of it."""
+"""What the journal stores of an interrupted load, and how the next process continues it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def store_chunk(load: LoadState, table: tuple[str, str], low: str, high: str, fi
     load.store_chunks([(value, rows, [Batch(first_start, ("k", "l"), ("p", "p"))])])
 
 
-def test_a_load_continues_where_the_journal_says(journal: Journal) -> None:
+def test_a_load_continues_from_the_journal(journal: Journal) -> None:
     load = start_load(journal, {A: 7, B: 8})
     store_chunk(load, A, "", "5", 100)
     store_chunk(load, A, "5", "", 110, rows=4)
@@ -87,7 +87,7 @@ def test_a_load_is_incomplete_before_all_tables_are_known_and_a_snapshot_was_tak
     assert not LoadState(journal, "s1").is_read
     empty = start_load(journal, {})
     assert empty.is_read
-    # One of two tables is read, and nothing is known of the other yet.
+    # One of two tables is read, and the other is not known yet.
     load = start_load(journal, {A: 7, B: 8})
     store_chunk(load, A, "", "", 100)
     again = LoadState(journal, "s1")
@@ -109,20 +109,20 @@ def test_chunks_of_a_table_that_was_replaced_are_rolled_back(journal: Journal) -
     assert again.tables[B].chunks == 1
     assert again.snapshots == [FIRST]
     assert [journal.outcome(start) for start in (100, 101, 120, 121)] == [0, 0, -1, -1]
-    # Nothing of the first snapshot is left: the next one counts as the first.
+    # Nothing of the first snapshot remains, so the next one counts as the first.
     again.fit_tables({A: 9})
     assert (list(again.tables), again.snapshots) == ([A], [])
     assert journal.outcome(120) == 0
     assert not journal.load_tables("s1")
 
 
-def test_another_source_has_its_own_state(journal: Journal) -> None:
+def test_each_source_has_its_own_load_state(journal: Journal) -> None:
     store_chunk(start_load(journal, {A: 7}), A, "", "", 100)
     other = LoadState(journal, "s2")
     assert (other.tables, other.snapshots, other.from_ts, other.batches()) == ({}, [], 0, {})
 
 
-def test_a_forgotten_load_starts_again_with_its_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_load_starts_again_with_a_new_start_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loadstate.time, "time", lambda: 1000.5)
     load = start_load(journal, {A: 7})
     store_chunk(load, A, "", "", 100)

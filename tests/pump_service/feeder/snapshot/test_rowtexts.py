@@ -1,4 +1,4 @@
-"""Every type's value comes out of a full load as its source shows it."""
+"""A full load delivers the values of every type as its source shows them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def source(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
 
 @pytest.mark.mariadb
 @pytest.mark.usefixtures("way")
-def test_the_value_of_each_type_is_the_one_that_the_source_shows(source: MariaDb) -> None:
+def test_values_of_each_type_equal_those_that_the_source_shows(source: MariaDb) -> None:
     types = [*TYPES, *[JSON] * isinstance(source, MySql)]
     columns = [{**definition, "name": {"O": f"c{n}", "L": f"c{n}"}} for n, (_, definition, _) in enumerate(types)]
     table = d.table("t", _key(), *columns, db=DB, pk_is_handle=True)
@@ -122,7 +122,7 @@ def test_floats_are_exact(source: MariaDb) -> None:
 
 @pytest.mark.mariadb
 @pytest.mark.usefixtures("way")
-def test_a_double_with_digits_is_read_as_the_log_has_it(source: MariaDb) -> None:
+def test_a_double_with_digits_is_read_as_in_the_log(source: MariaDb) -> None:
     """The server shows -0.001 of what it stores, and logs, as -0.0010000000000000009."""
     table = d.table("t", d.col("g", t.DOUBLE, flen=10, decimal=3), db=DB)
     execute(source, f"CREATE TABLE {DB}.t (g DOUBLE(10,3))", f"INSERT INTO {DB}.t VALUES (-0.001), (1.234), (NULL)")
@@ -133,7 +133,7 @@ def test_a_double_with_digits_is_read_as_the_log_has_it(source: MariaDb) -> None
 
 
 @given(st.data())
-def test_a_decimal_is_written_as_the_reference_does(data: st.DataObject) -> None:
+def test_a_decimal_is_written_like_the_reference(data: st.DataObject) -> None:
     precision = data.draw(st.integers(1, 65))
     scale = data.draw(st.integers(0, min(precision, 30)))
     number = data.draw(st.integers(-(10**precision) + 1, 10**precision - 1))
@@ -146,7 +146,7 @@ def test_a_decimal_is_written_as_the_reference_does(data: st.DataObject) -> None
 
 
 @given(st.datetimes(), st.integers(0, 6))
-def test_a_moment_is_written_as_the_reference_does(moment: datetime, fsp: int) -> None:
+def test_a_time_value_is_written_like_the_reference(moment: datetime, fsp: int) -> None:
     write = row_text_writer(ColumnInfo.from_json(_column(t.DATETIME, -1, fsp)))
     text = moment.isoformat(" ", "microseconds")[: 20 + fsp if fsp else 19]
     for one in (text, text[:10], "0000-00-00 00:00:00", "2024-00-31 23:59:59.5"):

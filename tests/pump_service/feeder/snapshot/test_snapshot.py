@@ -72,8 +72,8 @@ def _transactions(snapshot: Snapshot) -> int:
     return int(snapshot.position.gtids.replace(":", "-").rsplit("-", 1)[1])
 
 
-def test_without_the_right_to_lock_the_server_its_tables_are_locked(mysql: MySql) -> None:
-    """As in most clouds, where nobody has RELOAD."""
+def test_without_reload_the_tables_are_locked_instead_of_the_server(mysql: MySql) -> None:
+    """As in most clouds, where users have no RELOAD."""
     execute(
         mysql,
         f"DROP DATABASE IF EXISTS {DB}",
@@ -99,7 +99,7 @@ def test_without_the_right_to_lock_the_server_its_tables_are_locked(mysql: MySql
     with open_snapshot(connect, Flavor.MYSQL, 2, [(DB, "t")]) as snapshot:
         assert [lock.split()[0] for lock in locks] == ["FLUSH", "LOCK"]
         assert snapshot.position.gtids
-        execute(mysql, f"INSERT INTO {DB}.t VALUES (1)")  # the lock is gone
+        execute(mysql, f"INSERT INTO {DB}.t VALUES (1)")  # the lock is released
         assert [ask(session, f"SELECT COUNT(*) FROM {DB}.t")[0][0] for session in snapshot.sessions] == [0, 0]
     execute(mysql, f"DROP DATABASE {DB}", "DROP USER reader")
 
@@ -182,7 +182,7 @@ def test_a_definition_that_changes_during_the_snapshot_ends_the_reading(source: 
 
 
 def test_elements_that_the_server_cannot_show_do_not_change_the_definition(source: MariaDb) -> None:
-    """They show `?` for four-byte characters: the definition has these, its current text does not."""
+    """Servers show `?` for four-byte characters: the definition has the characters, its current text does not."""
     execute(source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, e ENUM('🐬', 'b'))")
     with source.connect() as link:
         table_info = next(database for database in describe_source(link) if database.name == DB).tables[0]
@@ -190,7 +190,7 @@ def test_elements_that_the_server_cannot_show_do_not_change_the_definition(sourc
         assert read_create_text(link, (DB, "t")) == mask_four_byte_characters(table_info.create)
 
 
-def test_structures_are_compared_without_the_next_number(source: MariaDb) -> None:
+def test_structures_are_compared_without_the_next_auto_increment(source: MariaDb) -> None:
     execute(source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY AUTO_INCREMENT)", f"CREATE VIEW {DB}.v AS SELECT 1")
 
     def read() -> DatabaseDescription:
@@ -205,7 +205,7 @@ def test_structures_are_compared_without_the_next_number(source: MariaDb) -> Non
     assert first != read()
 
 
-def test_a_table_without_snapshots_is_refused_by_name(source: MariaDb) -> None:
+def test_a_table_without_consistent_snapshots_is_refused_and_named(source: MariaDb) -> None:
     execute(source, f"CREATE TABLE {DB}.t (id INT) ENGINE = MyISAM")
     with source.connect() as link, pytest.raises(SourceRefused, match=rf"{DB}\.t.*InnoDB"):
         estimate_rows(link, [(DB, "t")])
