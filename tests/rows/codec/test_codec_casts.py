@@ -131,5 +131,5 @@ def test_letters_that_may_have_been_other_bytes_are_not_made_bytes() -> None:
     guessed = Moment(UTC, guessed=True)
     assert cast_text(text, binary, "abc", guessed) == "616263"
     assert cast_text(text, binary, "ö", IN_UTC) == "C3B6"
-    with pytest.raises(UnknownCast, match="other bytes at the source"):
+    with pytest.raises(UnknownCast, match="the source may hold other bytes"):
         cast_text(text, binary, "ö", guessed)

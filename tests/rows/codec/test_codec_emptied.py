@@ -309,7 +309,7 @@ def test_the_partition_of_a_row(partition: Row, value: dict[str, str | None], fo
     ],
 )
 def test_a_partitioning_that_is_not_evaluated_is_refused(partition: Row) -> None:
-    with pytest.raises(SchemaError, match="may have gone with a partition"):
+    with pytest.raises(SchemaError, match="may have been removed with a dropped"):
         partition_of(partition, {"d": "1", "day": "2021-01-01", "at": None, "txt": "a"}, _TYPES)
 
 

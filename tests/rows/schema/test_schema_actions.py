@@ -149,7 +149,7 @@ def test_an_action_that_carries_the_definition_replaces_it(action: int, info: di
 
 
 def test_a_future_action_without_a_definition_stops() -> None:
-    with pytest.raises(SchemaError, match=r"unknown kind 99 carries no table definition.*schema_version=4.*Hint"):
+    with pytest.raises(SchemaError, match=r"unknown kind 99 contains no table definition.*schema_version=4.*Hint"):
         base().apply(job(99, 4))
 
 
