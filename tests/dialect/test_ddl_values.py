@@ -58,7 +58,7 @@ def test_a_default_that_a_latin1_column_cannot_hold_stops_with_the_way_on(query:
     lost = col("c", t.VARCHAR, flen=9, charset="latin1", collate="latin1_bin", default="\ufffd")
     held = col("c", t.VARCHAR, flen=9, default="\ufffd")
     before = table("t", col("a" if "ADD" in query else "c", t.VARCHAR, flen=9))
-    with pytest.raises(TargetRefused, match=r"default of column c .* U\+FFFD .* ddl-replacement make it a utf8mb4"):
+    with pytest.raises(TargetRefused, match=r"default of column c .* U\+FFFD .* ddl-replacement to make it a utf8mb4"):
         mapped(query, table("t", lost), None if query.startswith("CREATE") else before, dialect)
     wide = mapped(query.replace("latin1", "utf8mb4"), table("t", held), before, dialect)
     assert "DEFAULT '\ufffd'" in wide[-1]
