@@ -174,7 +174,7 @@ def test_the_end_of_the_last_file_may_be_torn_where_it_is_asked_for(tmp_path: Pa
 def test_a_missing_or_doubled_file_is_named(tmp_path: Path) -> None:
     store = folder(tmp_path, [insert(10)], [insert(20)], [insert(30)])
     (tmp_path / "binlog-0000000000000001-20261102000001").write_bytes(b"")
-    with pytest.raises(Permanent, match=r"two binlog files have one index .*20261102000000, .*20261102000001"):
+    with pytest.raises(Permanent, match=r"two binlog files have the same number .*20261102000000, .*20261102000001"):
         stamps(store)
     for name in ("binlog-0000000000000001-20261102000001", NAMES[1]):
         (tmp_path / name).unlink()
@@ -193,7 +193,7 @@ def test_files_that_are_gone_in_front_are_seen_where_the_range_is_to_be_whole(tm
     for first in (0, 20, 25):
         wanted = [ts for ts in (20, 30) if ts >= first]
         assert [item.commit_ts for item in read_items(store, first, whole_range=True)] == wanted
-    with pytest.raises(Permanent, match=rf"do not hold the whole range .*range=19- held=from 20 on, in {NAMES[1]}"):
+    with pytest.raises(Permanent, match=rf"do not contain the whole range .*range=19- held=from 20 on, in {NAMES[1]}"):
         read_items(store, 19, whole_range=True)
 
 
@@ -236,16 +236,16 @@ def test_an_index_says_what_is_there(tmp_path: Path) -> None:
     for held in ((6, 21), (0, 21), (6, None)):
         assert [item.commit_ts for item in read_items(store, *held, whole_range=True)] == [10, 20]
     for bounds in ((5, 21), (6, 22), (5, None)):
-        with pytest.raises(Permanent, match=r"do not hold the whole range .*held=6-21"):
+        with pytest.raises(Permanent, match=r"do not contain the whole range .*held=6-21"):
             read_items(store, *bounds, whole_range=True)
     (tmp_path / NAMES[1]).write_bytes(b"")
-    with pytest.raises(DamagedFile, match=f"it ends where the index says {one} bytes"):
+    with pytest.raises(DamagedFile, match=f"it ends early: the index says {one} bytes"):
         stamps(store)
     (tmp_path / NAMES[1]).unlink()
     with pytest.raises(Permanent, match=f"a file is not there .*{NAMES[1]}"):
         stamps(store)
     (tmp_path / "binlog-0000000000000000-20270101000000").write_bytes(first)
-    with pytest.raises(Permanent, match="two binlog files have one index"):
+    with pytest.raises(Permanent, match="two binlog files have the same number"):
         stamps(store)
 
 

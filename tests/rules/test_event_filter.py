@@ -92,7 +92,7 @@ def test_a_rule_can_stop_the_pipeline() -> None:
         ([rule("a", "t", ["insret"], "Ignore")], "did you mean `insert`"),
         ([rule("a", "t", ["insert"], "Ignore"), rule("A", "T", ["delete"], "Ignore")], "the same patterns"),
         ([rule("a", "t", [], "Do", ("x",))], "lets nothing through"),
-        ([rule("a*b", "t", ["insert"], "Ignore")], "may only end"),
+        ([rule("a*b", "t", ["insert"], "Ignore")], "only allowed at the end"),
         ([rule("~(", "t", ["insert"], "Ignore")], "not a regular expression"),
     ],
 )

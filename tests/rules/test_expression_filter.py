@@ -203,7 +203,7 @@ def test_rules_on_a_table_are_joined_by_or_and_the_halves_of_an_update_by_and() 
         ("test.t.a = 1", "`db` of column is not supported"),
         ("(SELECT 1) = 1", "not supported"),
         ("sleep(1)", "sleep is not supported"),
-        ("ts = 'yesterday'", "'yesterday' is not a moment"),
+        ("ts = 'yesterday'", "'yesterday' is not a datetime"),
         ("d = '0000-00-00'", "is not a date"),
         ("tm = '900:00:00'", "is not a time"),
         ("a = 'x'", "'x' is not a number"),

@@ -24,7 +24,7 @@ ROUND_ROWS = 20_000
 """After this many changes, a round ends with the transaction, and the checkpoint can move (DM flushes every 30 s)."""
 
 _LONGEST = 4
-"""A round is cut inside a transaction at this many times its rows, to bound the memory for the keys."""
+"""A round is cut inside a transaction at this many times `round_rows`, to bound the memory for the keys."""
 
 
 @dataclass(frozen=True)
