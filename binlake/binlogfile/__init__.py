@@ -1,5 +1,5 @@
-"""Files of binlogs as TiDB's drainer writes them (db-type = "file") and its reparo reads them (tidb-binlog 1.7, 1.9).
+"""Binlog files as TiDB's drainer writes them (db-type = "file") and its reparo reads them (tidb-binlog 1.7, 1.9).
 
-`names.py` what the files are called, `framing.py` their records, `index.py` what Binlake writes beside them,
-`reading.py` their transactions and DDL. Files of the original are read as well as Binlake's own.
+`names.py` has the file names, `framing.py` the records, `index.py` the index that Binlake writes next to the files,
+`reading.py` their transactions and DDL. Both the drainer's files and Binlake's can be read.
 """

@@ -1,6 +1,6 @@
-"""Lists and verifies a folder of binlog files: every byte is read, nothing is changed.
+"""List and verify a folder of binlog files: every byte is read, nothing is changed.
 
-Rule: no fault hides another: a damaged file is reported with its first fault, and the following files are read.
+Rule: no fault hides another. A damaged file is reported with its first fault, and the following files are still read.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from binlake.binlogfile.reading import Item, file_records, first_commit_ts, pars
 from binlake.errors import Permanent
 
 See = Callable[[Item], None]
-"""Gets every item that is read, in the order of the files."""
+"""Called with every item that is read, in the order of the files."""
 _PIECE = 4 << 20
 
 
 @dataclass
 class FileReport:
-    """A file: `first`, `last` commit_ts and `records` (None: unknown), its size, its problems."""
+    """A file: its `first` and `last` commit_ts and number of `records` (None: unknown), its size and its problems."""
 
     name: str
     first: int | None = None
@@ -35,7 +35,8 @@ class FileReport:
 
 @dataclass
 class FolderReport:
-    """`index`: Binlake's own; None for files of a drainer. `problems`: those of the folder as a whole."""
+    """A folder. `index`: the one that Binlake wrote, None for a drainer's files. `problems`: of the folder as a
+    whole."""
 
     index: Index | None
     files: list[FileReport]
@@ -43,12 +44,12 @@ class FolderReport:
 
     @property
     def is_intact(self) -> bool:
-        """True when there are no problems."""
+        """True if there are no problems."""
         return not self.problems and not any(file.problems for file in self.files)
 
 
 def list_files(store: Store) -> FolderReport:
-    """List by names and index; without an index the first record of each file is read. Raises Permanent, Transient."""
+    """List files by names and index; without an index, read the first record of each. Raises Permanent, Transient."""
     index = read_index(store)
     if index is not None:
         return FolderReport(index, [_report_of_index(file) for file in index.files])
@@ -59,7 +60,8 @@ def list_files(store: Store) -> FolderReport:
 
 
 def verify_files(store: Store, see: See | None = None) -> FolderReport:
-    """Read all files, checksums included, and compare with the index. Raises Permanent for its damage, Transient."""
+    """Read all files, check all checksums, and compare with the index. Raises Permanent if the index is damaged,
+    Transient."""
     index = read_index(store)
     files_found = select_binlog_files(store.list(""))
     require_files(store, index, files_found)
@@ -71,7 +73,7 @@ def verify_files(store: Store, see: See | None = None) -> FolderReport:
     for file in wanted:
         checked = _verify_file(store, file, expected.get(file.name), see)
         if index is not None and reached is not None and checked.first is not None and checked.first < reached:
-            checked.problems.append(f"it begins at {checked.first}, the file before it ends at {reached}")
+            checked.problems.append(f"it begins at {checked.first}, but the previous file ends at {reached}")
         reached = reached if checked.last is None else checked.last
         report.files.append(checked)
     return report
@@ -100,14 +102,14 @@ def _add_item(report: FileReport, item: Item, in_order: bool) -> None:
     if in_order and report.last is not None and item.commit_ts < report.last:
         report.problems.append(f"commit_ts {item.commit_ts} comes after {report.last} at byte {item.place.offset}")
     report.first = item.commit_ts if report.first is None else report.first
-    # A drainer that was killed repeats what it had written.
+    # After a kill, a drainer writes some records again.
     report.last = max(item.commit_ts, report.last or 0)
     report.records = (report.records or 0) + 1
 
 
 def _list_differences(report: FileReport, indexed: IndexedFile) -> list[str]:
     return [
-        f"{what} is {actual}, the index says {expected}"
+        f"{what} is {actual}, but the index says {expected}"
         for what, actual, expected in (
             ("its first commit_ts", report.first, indexed.first),
             ("its last commit_ts", report.last, indexed.last),
@@ -118,18 +120,18 @@ def _list_differences(report: FileReport, indexed: IndexedFile) -> list[str]:
 
 
 def _require_crc(store: Store, indexed: IndexedFile) -> None:
-    """Raises Permanent."""
+    """Check size and checksum of the file. Raises Permanent."""
     crc, left = 0, indexed.size
     with store.open(indexed.name) as stream:
         while left and (piece := stream.read(min(left, _PIECE))):
             crc, left = checksum(piece, crc), left - len(piece)
     if left:
-        raise Permanent(f"it has {indexed.size - left} bytes, the index says {indexed.size}")
+        raise Permanent(f"it has {indexed.size - left} bytes, but the index says {indexed.size}")
     if crc != indexed.crc:
-        # If the damage is in a record, the record's own checksum shows which.
+        # If the damage is in a record, the record's checksum shows in which one.
         for _ in file_records(store, indexed.file, indexed=indexed):
             pass
-        raise Permanent("its bytes do not have the checksum of the index")
+        raise Permanent("its bytes do not match the checksum in the index")
 
 
 def _report_of_index(file: IndexedFile) -> FileReport:
@@ -140,7 +142,7 @@ def _find_gaps(files: Sequence[BinlogFile]) -> list[str]:
     problems = []
     for before, file in pairwise(files):
         if file.index == before.index:
-            problems.append(f"{before.name} and {file.name} have one index")
+            problems.append(f"{before.name} and {file.name} have the same number")
         elif file.index > before.index + 1:
             problems.append(f"files {before.index + 1} to {file.index - 1} are missing, after {before.name}")
     return problems
@@ -149,12 +151,12 @@ def _find_gaps(files: Sequence[BinlogFile]) -> list[str]:
 def _find_unlisted_files(
     files: Iterable[BinlogFile], expected: dict[str, IndexedFile], index: Index | None
 ) -> list[str]:
-    """Files that conflict with the index. Files after its end belong to a window that is being written."""
+    """Find files that conflict with the index. Files after its end belong to a window that is being written."""
     if index is None:
         return []
     names_by_index = {file.file.index: name for name, file in expected.items()}
     return [
-        f"{file.name} has the index of {names_by_index[file.index]}, which is the one that Binlake wrote"
+        f"{file.name} has the number of {names_by_index[file.index]}, which Binlake wrote"
         for file in files
         if file.index in names_by_index and file.name not in expected
     ]

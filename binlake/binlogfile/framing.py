@@ -1,7 +1,7 @@
 """Records of a binlog file: magic, length, payload, checksum (CRC-32C), little endian (tidb-binlog 1.9).
 
-Rule: a record is complete, or damage that is reported with its file and offset. The original seeks to the next magic
-after damage, and so silently loses transactions; here nothing after damage is read.
+Rule: a record is either complete, or reported as damaged with its file and offset. After damage, the original seeks to
+the next magic and so silently loses transactions; Binlake reads nothing after damage.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ CRC = struct.Struct("<I")
 FRAME_BYTES = HEAD.size + CRC.size
 """Bytes of a record besides its payload."""
 MOST_PAYLOAD = (1 << 31) - 1
-"""Protobuf's limit; a damaged length may be any number."""
+"""Protobuf's limit. It is checked because a damaged length can be any number."""
 _PIECE = 16 << 20
 _BUFFER = 1 << 20
 
 
 class DamagedFile(Permanent):
-    """The content at an offset of a binlog file is not what was written there, or is missing."""
+    """The content of a binlog file is damaged or missing at an offset."""
 
 
 class Record(NamedTuple):
@@ -51,16 +51,17 @@ def damage(what: str, name: str, offset: int) -> DamagedFile:
 
 
 def pack_record(payload: bytes) -> bytes:
-    """The record of `payload`."""
+    """The bytes of a record with `payload`."""
     return b"".join((HEAD.pack(MAGIC, len(payload)), payload, CRC.pack(google_crc32c.value(payload))))
 
 
 def compress(content: bytes, compression: Compression) -> bytes:
-    """`content` as a member of a compressed file, deterministic; concatenated members are a file again."""
+    """Compress `content` as a member of a compressed file, deterministically; concatenated members form a valid
+    file."""
     if compression == "gzip":
         return gzip.compress(content, mtime=0)
     if compression == "zstd":
-        # Imported late: relay files use this framing, but need no Arrow.
+        # Imported here, because relay files use this framing but do not need Arrow.
         import pyarrow as pa
 
         return bytes(pa.Codec("zstd").compress(content, asbytes=True))
@@ -72,8 +73,8 @@ def read_records(
 ) -> Iterator[Record]:
     """All records of the file `name` in order.
 
-    `torn_end`: an incomplete record at the file's end is the end, as for the original's last file, which a drainer may
-    be writing. Raises DamagedFile, Transient.
+    `torn_end`: an incomplete record at the file's end counts as the end, as in the original's last file, which a
+    drainer may still be writing. Raises DamagedFile, Transient.
     """
     with _translate_errors(name, compression):
         plain = _decompress(stream, compression)
@@ -92,7 +93,7 @@ def read_records(
 
 
 def _read_payload(plain: BinaryIO, head: bytes, name: str, offset: int) -> tuple[bytes, str]:
-    """The payload after `head`, and the problem with its end ("" = none)."""
+    """(the payload after `head`, the problem if the file ends before it does, "" = none)."""
     magic, length = HEAD.unpack(head)
     if magic != MAGIC:
         raise damage("no record begins here", name, offset)
@@ -129,7 +130,7 @@ def _decompress(stream: BinaryIO, compression: Compression) -> BinaryIO:
     if compression == "zstd":
         import pyarrow as pa
 
-        # Without a buffer it would be read a few bytes at a time.
+        # Without a buffer the stream would be read a few bytes at a time.
         return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd"), _BUFFER)
     return stream
 

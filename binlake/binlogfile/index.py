@@ -1,7 +1,7 @@
 """The index that Binlake writes next to its binlog files: each file's range of commit_ts, and the complete range.
 
-Rule: a reader only reads files of the index, so half a window is never read, and files missing at the end, which names
-alone cannot show, are noticed. A folder without an index is the original's.
+Rule: a reader reads only files of the index. So it never reads a half-written window, and it detects missing files at
+the end, which the names alone cannot show. A folder without an index was written by the original.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class IndexedFile:
-    """A file: `first` and `last` commit_ts, `size` in bytes, `records`, `crc` as `checksum` of all its bytes."""
+    """A file: `first` and `last` commit_ts, `size` in bytes, number of `records`, `crc`: `checksum` of all its
+    bytes."""
 
     name: str
     first: int
@@ -33,7 +34,7 @@ class IndexedFile:
 
     @property
     def file(self) -> BinlogFile:
-        """The file of its name. Raises Permanent."""
+        """The file with this name. Raises Permanent."""
         file = parse_name(self.name)
         if file is None:
             raise _damaged_error(f"{self.name!r} is not a binlog file")
@@ -42,9 +43,9 @@ class IndexedFile:
 
 @dataclass(frozen=True)
 class Index:
-    """The files of `feed` with all of (lo, hi], in order.
+    """The files of `feed`, in order; together they have all transactions of (lo, hi].
 
-    `time_zone`: of the texts of TIMESTAMPs in them; "" in an old index without it.
+    `time_zone`: the zone of the TIMESTAMP texts in them; "" in an old index without it.
     """
 
     feed: str
@@ -65,7 +66,7 @@ class Index:
 
     @classmethod
     def from_json(cls, content: bytes) -> Index:
-        """The reverse of `to_json`. Raises Permanent."""
+        """Parse what `to_json` wrote. Raises Permanent."""
         try:
             head, *rest = (json.loads(line) for line in content.decode().splitlines())
             if head["format"] != FORMAT:
@@ -79,13 +80,14 @@ class Index:
 def checksum(data: bytes, before: int = 0) -> int:
     """The CRC-32 (IEEE) of `data` after bytes with the checksum `before`.
 
-    Not the CRC-32C of the records: data followed by its own checksum adds nothing to a checksum of the same polynomial.
+    It differs from the CRC-32C of the records, because a checksum of the same polynomial over data that is followed by
+    its checksum would not depend on the data.
     """
     return zlib.crc32(data, before)
 
 
 def read_index(store: Store) -> Index | None:
-    """The index of a folder; None where there is none. Raises Permanent, Transient."""
+    """The index of a folder; None if it has none. Raises Permanent, Transient."""
     content = store.get(PATH)
     return None if content is None else Index.from_json(content)
 
@@ -96,4 +98,4 @@ def _parse_file(raw: Mapping[str, Any]) -> IndexedFile:
 
 def _damaged_error(what: str) -> Permanent:
     return Permanent(f"the index of binlog files is damaged: {what}", where={"path": PATH},
-                     hint="restore it from a copy; without an index the files are read as the original's")  # fmt: skip
+                     hint="restore it from a copy; without an index, the files are read as a drainer's")  # fmt: skip

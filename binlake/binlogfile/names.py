@@ -1,7 +1,8 @@
 """Names of binlog files: `binlog-INDEX-YYYYMMDDhhmmss`, numbered without a gap.
 
-Rule: files are ordered by index; the moment is for people. Names of older drainers (with a version, or without a
-moment) and of compressed files are read too; the original's suffix of these is `.tar.gz`, although they are not tar.
+Rule: files are ordered by index; the timestamp is for people. Names of older drainers (with a version, or without a
+timestamp) and of compressed files are recognized too. The original's suffix of compressed files is `.tar.gz`, although
+they are not tar files.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MOMENT = "%Y%m%d%H%M%S"
 
 @dataclass(frozen=True, order=True)
 class BinlogFile:
-    """A file by its `name` in the folder. `moment`: YYYYMMDDhhmmss; empty in the oldest names."""
+    """A file by its `name` in the folder. `moment`: its timestamp YYYYMMDDhhmmss; empty in the oldest names."""
 
     index: int
     name: str
@@ -35,7 +36,7 @@ class BinlogFile:
 
 
 def file_name(index: int, commit_ts: int, compression: Compression = "none") -> str:
-    """The name of the file that begins with `commit_ts`; its moment is that of the commit, in UTC."""
+    """The name of the file that begins with `commit_ts`; its timestamp is the time of that commit, in UTC."""
     name = f"binlog-{index:016d}-{tso.to_datetime(commit_ts).strftime(MOMENT)}"
     if compression == "gzip":
         return f"{name}-{commit_ts}.tar.gz"
@@ -43,7 +44,7 @@ def file_name(index: int, commit_ts: int, compression: Compression = "none") -> 
 
 
 def parse_name(name: str) -> BinlogFile | None:
-    """The binlog file called `name`; None for other files, such as `.lock` and `checkpoint`."""
+    """The binlog file with this `name`; None for other files, such as `.lock` and `checkpoint`."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -56,11 +57,11 @@ def select_binlog_files(names: Iterable[str]) -> list[BinlogFile]:
 
 
 def require_sequence(files: Sequence[BinlogFile], folder: str) -> None:
-    """Each index exists once, from the first to the last. Raises Permanent, naming the files at fault."""
+    """Check that each index from the first to the last exists once. Raises Permanent, naming the files at fault."""
     for before, file in pairwise(files):
         if file.index == before.index:
             raise Permanent(
-                "two binlog files have one index",
+                "two binlog files have the same number",
                 where={"folder": folder, "files": f"{before.name}, {file.name}"},
                 hint="keep the intact one (`binlake files verify` reads both) and move the other away",
             )

@@ -1,8 +1,8 @@
-"""Transactions and DDL of binlog files, in commit order, from a commit_ts on.
+"""Read transactions and DDL of binlog files, in commit order, from a commit_ts on.
 
-Rule: everything is verified while it is read: no index missing or doubled, every checksum, commit order, and, with an
-index of Binlake, that the files have as much as it says. The original's files may repeat what a drainer wrote before
-its restart: there a transaction at or before the last one is skipped.
+Rule: everything is verified while it is read: no file number is missing or duplicate, all checksums match, the order is
+commit order, and if Binlake wrote an index, the files have the size that it says. The original's files may repeat
+records that a drainer wrote before its restart; there, a transaction at or before the last one is skipped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DATUM_ERRORS = (IndexError, ValueError, OverflowError)
 
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """The position of a record: its file, and the bytes before it."""
+    """The position of a record: its file and byte offset."""
 
     file: str
     offset: int
@@ -49,9 +49,9 @@ class FilePosition:
 class Column:
     """A value of a row. `tp`: MySQL's number of the type; `value`, `changed`: datums of TiDB's codec.
 
-    Temporal types, DECIMAL and JSON are texts (flag 2), ENUM and SET their numbers, BIT bytes (a number for some
-    drainers). A TIMESTAMP is in the zone of the drainer's machine, which is not in the file; Binlake uses the feed's.
-    `changed`: for an update the value after it; None for other kinds.
+    Temporal types, DECIMAL and JSON are stored as texts (flag 2), ENUM and SET as numbers, BIT as bytes (by some
+    drainers as a number). A drainer writes a TIMESTAMP in the zone of its machine, which is not in the file; Binlake
+    writes it in the feed's zone. `changed`: for an update the value after it; None for other kinds.
     """
 
     name: str
@@ -73,7 +73,7 @@ class RowEvent:
 
 @dataclass(frozen=True)
 class Transaction:
-    """A transaction; `message` is its protobuf."""
+    """A transaction; `message` is its protobuf message."""
 
     commit_ts: int
     place: FilePosition
@@ -81,7 +81,7 @@ class Transaction:
 
     @cached_property
     def events(self) -> tuple[RowEvent, ...]:
-        """Its row changes in order. Raises DamagedFile."""
+        """The row changes, in order. Raises DamagedFile."""
         try:
             return tuple(_parse_event(event) for event in self.message.dml_data.events)
         except (DecodeError, KeyError, IndexError) as error:
@@ -90,7 +90,7 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Ddl:
-    """A DDL: `sql` without the leading `use`, whose database is `db` (empty without one: CREATE DATABASE)."""
+    """A DDL: `sql` without the leading `use`; `db`: the database of that `use` (empty without one: CREATE DATABASE)."""
 
     commit_ts: int
     place: FilePosition
@@ -104,10 +104,10 @@ Item = Transaction | Ddl
 def read_items(
     store: Store, first: int = 0, last: int | None = None, *, torn_end: bool = False, whole_range: bool = False
 ) -> Iterator[Item]:
-    """Everything in the folder committed from `first` to `last`, both included (None: to the end).
+    """The transactions and DDL of a folder that were committed from `first` to `last`, inclusive (None: to the end).
 
     `torn_end`: see `read_records`; for the last file of a folder without an index. `whole_range`: the folder must have
-    all of the range, as far as that can be known. Raises DamagedFile and Permanent for damaged, cut, missing or
+    the whole range, as far as this can be checked. Raises DamagedFile and Permanent for damaged, truncated, missing or
     duplicate files, Transient.
     """
     reader = _Reader(store, torn_end)
@@ -117,10 +117,10 @@ def read_items(
 
 
 def decode_datum(datum: bytes) -> int | float | bytes | str | None:
-    """The value of a datum; text for DECIMAL and JSON (flags 6 and 10). Raises ValueError for a damaged one."""
+    """The value of a datum; text for DECIMAL and JSON (flags 6 and 10). Raises ValueError for a damaged datum."""
     try:
         if datum[0] == d.DECIMAL:
-            # A file has the digits that were written, whatever the column's scale.
+            # A file has the digits as they were written, independent of the column's scale.
             return read_decimal(datum, 1, datum[2])[0]
         return json_text(datum, 1)[0] if datum[0] == d.JSON else plain_value(datum, 0)[0]
     except _DATUM_ERRORS as error:
@@ -128,14 +128,14 @@ def decode_datum(datum: bytes) -> int | float | bytes | str | None:
 
 
 def decode_value(column: Column, datum: bytes) -> int | float | bytes | str | None:
-    """The value of one of the column's datums: text except for binary types. Raises ValueError for a damaged one."""
+    """The value of a column's datum: text, except for binary types. Raises ValueError for a damaged datum."""
     value = decode_datum(datum)
     if not isinstance(value, bytes) or column.mysql_type in _BINARY:
         return value
     try:
         return value.decode()
     except UnicodeDecodeError:
-        # TiDB allows this in latin1 columns.
+        # TiDB allows bytes that are not UTF-8 in latin1 columns.
         return value
 
 
@@ -149,22 +149,20 @@ def file_records(
 
 
 def first_commit_ts(store: Store, file: BinlogFile) -> int | None:
-    """The commit_ts that a file begins with; None for an empty one. Raises DamagedFile, Transient."""
+    """The commit_ts with which a file begins; None for an empty file. Raises DamagedFile, Transient."""
     for record in file_records(store, file, torn_end=True):
         return parse_item(record, file.name).commit_ts
     return None
 
 
 def require_files(store: Store, index: Index | None, files: Sequence[BinlogFile]) -> None:
-    """Raises Permanent for a folder that no writer of binlog files has used."""
+    """Raises Permanent for a folder without binlog files and without an index."""
     if index is None and not files:
-        raise Permanent(
-            "there are no binlog files", where={"folder": store.shown}, hint="check that it is the right folder"
-        )
+        raise Permanent("there are no binlog files", where={"folder": store.shown}, hint="check the path of the folder")
 
 
 def parse_item(record: Record, name: str) -> Item:
-    """The item of a record of the file `name`. Raises DamagedFile."""
+    """Parse a record of the file `name`. Raises DamagedFile."""
     place = FilePosition(name, record.offset)
     try:
         message = pb.Binlog.FromString(record.payload)
@@ -187,14 +185,14 @@ class _Reader:
         index, files = read_index(store), select_binlog_files(store.list(""))
         self._store, self._torn_end = store, torn_end
         self._indexed = {} if index is None else {file.name: file for file in index.files}
-        self._index, self._ours = index, index is not None
+        self._index, self._is_indexed = index, index is not None
         self._files = files if index is None else _indexed_files(index, files)
         require_files(store, index, files)
 
     def require_range(self, first: int, last: int | None) -> None:
-        """The folder has all of `first` (0: its begin) to `last`. Raises Permanent.
+        """Check that the folder has everything from `first` (0: its beginning) to `last`. Raises Permanent.
 
-        Without an index only the numbers of the files show it: before number 0 there was no file.
+        Without an index, only the file numbers show whether the beginning is complete: the first file has number 0.
         """
         if self._index is not None:
             lo, hi = self._index.lo, self._index.hi
@@ -222,13 +220,13 @@ class _Reader:
                     yield item
 
     def _records(self, file: BinlogFile, files: Sequence[BinlogFile]) -> Iterator[Record]:
-        indexed, torn = self._indexed.get(file.name), self._torn_end and not self._ours and file == files[-1]
+        indexed, torn = self._indexed.get(file.name), self._torn_end and not self._is_indexed and file == files[-1]
         return file_records(self._store, file, indexed=indexed, torn_end=torn)
 
     def _is_repeated(self, item: Item, record: Record, before: tuple[int, bytes]) -> bool:
-        """Whether the original repeated what it had written before it was killed."""
+        """Whether the record repeats one that the original wrote before it was killed."""
         is_earlier = item.commit_ts < before[0]
-        if is_earlier and self._ours:
+        if is_earlier and self._is_indexed:
             raise damage(f"commit_ts {item.commit_ts} comes after {before[0]}", item.place.file, record.offset)
         if is_earlier or (item.commit_ts == before[0] and record.payload == before[1]):
             log.debug("binlog_repeated", file=item.place.file, offset=record.offset, commit_ts=str(item.commit_ts))
@@ -236,7 +234,7 @@ class _Reader:
         return False
 
     def _files_from(self, first: int) -> list[BinlogFile]:
-        """The files with possible commits from `first` on: all from the last one that begins before it."""
+        """The files that may have commits from `first` on: all from the last file that begins before `first`."""
         for number in range(len(self._files) - 1, 0, -1):
             if (begin := self._first_ts(self._files[number])) is not None and begin < first:
                 return self._files[number:]
@@ -249,7 +247,7 @@ class _Reader:
 
 
 def _indexed_files(index: Index, files: Sequence[BinlogFile]) -> list[BinlogFile]:
-    """The files of the index, and others with an index number of one of them: a copy, or another writer's."""
+    """The files of the index, and other files with the number of one of them: copies, or files of another writer."""
     indexed = [file.file for file in index.files]
     numbers, names = {file.index for file in indexed}, {file.name for file in indexed}
     return sorted([*indexed, *(file for file in files if file.index in numbers and file.name not in names)])
@@ -266,7 +264,7 @@ def _parse_column(raw: pb.Column, kind: Any) -> Column:
 
 
 class _LimitedStream(io.RawIOBase):
-    """The first bytes of a stream, as many as its index says."""
+    """The beginning of a stream, with as many bytes as the index says."""
 
     def __init__(self, stream: BinaryIO, indexed: IndexedFile) -> None:
         self._stream, self._indexed, self._left = stream, indexed, indexed.size
@@ -278,7 +276,7 @@ class _LimitedStream(io.RawIOBase):
         data = self._stream.read(min(len(buffer), self._left))
         if not data and self._left:
             at = self._indexed.size - self._left
-            raise damage(f"it ends where the index says {self._indexed.size} bytes", self._indexed.name, at)
+            raise damage(f"it ends early: the index says {self._indexed.size} bytes", self._indexed.name, at)
         buffer[: len(data)] = data
         self._left -= len(data)
         return len(data)
@@ -291,7 +289,7 @@ def _limit_stream(stream: BinaryIO, indexed: IndexedFile) -> BinaryIO:
 def _lacking_range_error(store: Store, wanted: tuple[int, int | None], held: str) -> Permanent:
     first, last = wanted
     return Permanent(
-        "the binlog files do not hold the whole range",
+        "the binlog files do not contain the whole range",
         where={"folder": store.shown, "range": f"{first}-{'' if last is None else last}", "held": held},
-        hint="take a range inside, or files of a longer retention",
+        hint="choose a range inside, or use files with a longer retention",
     )

@@ -1,1 +1,1 @@
-"""Reduces row changes to the net change of each key, or orders every change by commit."""
+"""Reduce row changes to the net change of each key, or order all changes by commit."""

@@ -1,6 +1,7 @@
-"""The one definition of "equal" between what a capture recorded and what a target shows (docs/understand/equality.md).
+"""The definition of equality between a recorded state of a capture and a target (docs/understand/equality.md).
 
-An independent path: the target is read by plain SQL, nothing is decoded by the pipeline's code.
+The comparison is independent of the pipeline: it reads the target by plain SQL and uses none of the pipeline's
+decoders.
 """
 
 from binlake.compare.expected import read_expected_states

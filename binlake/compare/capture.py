@@ -1,4 +1,4 @@
-"""Files of a capture as streams: every malformed byte or line is an error that names file and place."""
+"""Read the files of a capture as streams; every malformed byte or line is an error that names file and position."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class StateAt:
-    """What a consumer must see once everything at or below `commit_ts` is applied.
+    """The state that a consumer must show once everything up to `commit_ts` (inclusive) is applied.
 
-    `step` says why it was recorded; `databases` and `tables` ([db, name, kind]) are None where no table list was
-    recorded at this commit_ts; `contents` holds the recorded tables as in the file (`table`, `columns`, `rows`, ...).
+    `step` says why it was recorded; `databases` and `tables` ([db, name, kind]) are None if no table list was recorded
+    at this commit_ts; `contents` has the recorded tables as in the file (`table`, `columns`, `rows`, ...).
     """
 
     commit_ts: int
@@ -34,7 +34,7 @@ class StateAt:
 
 
 class Capture:
-    """A capture folder. Raises ConfigError when `path` holds none, WireError for malformed files."""
+    """A capture folder. Raises ConfigError if `path` contains no capture, WireError for malformed files."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -50,12 +50,12 @@ class Capture:
 
     @property
     def meta(self) -> Json:
-        """meta.json."""
+        """The content of meta.json."""
         with self._open("meta.json") as stream:
             return self._object(stream.read(), "meta.json", 1)
 
     def has(self, name: str) -> bool:
-        """True when the file `name` (or name.gz) exists."""
+        """True if the file `name` (or name.gz) exists."""
         return self._find(name) is not None
 
     def binlogs(self) -> Iterator[bytes]:
@@ -83,15 +83,15 @@ class Capture:
         return self._lines("decoded.jsonl")
 
     def states(self) -> Iterator[StateAt]:
-        """What upstream showed, by commit_ts."""
+        """The states that the source showed, by commit_ts."""
         return self._states("states.jsonl")
 
     def replayed(self) -> Iterator[StateAt]:
-        """What the binlog says where it differs from upstream; nothing for captures without replayed.jsonl."""
+        """The states by the binlog where they differ from the source's; empty for captures without replayed.jsonl."""
         return self._states("replayed.jsonl") if self.has("replayed.jsonl") else iter(())
 
     def outcomes(self) -> Any:
-        """outcomes.json: what became of odd transactions; None for captures without it."""
+        """The content of outcomes.json: the outcomes of unusual transactions; None for captures without it."""
         if not self.has("outcomes.json"):
             return None
         with self._open("outcomes.json") as stream:
@@ -155,8 +155,8 @@ class Capture:
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise self._malformed(name, f"the gzip file is damaged: {error}") from error
 
-    def _malformed(self, name: str, what: str, **place: object) -> WireError:
-        return WireError(f"malformed capture file: {what}", where={"file": self._find(name), **place})
+    def _malformed(self, name: str, what: str, **position: object) -> WireError:
+        return WireError(f"malformed capture file: {what}", where={"file": self._find(name), **position})
 
 
 def _state(group: list[Json]) -> StateAt:

@@ -1,4 +1,4 @@
-"""The states a consumer of a capture must show: upstream's, with the binlog's rows where those are known to differ."""
+"""The states that a consumer of a capture must show: the source's, with the binlog's rows where these differ."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from binlake.compare.capture import Capture, Json, StateAt
 
 
 def read_expected_states(capture: Capture) -> Iterator[StateAt]:
-    """States by commit_ts. A table in `replayed.jsonl` gives its rows, all else is from `states.jsonl`.
+    """States by commit_ts. Rows come from `replayed.jsonl` if it has the table; everything else from `states.jsonl`.
 
-    What the binlog did not say upstream (tidb-binlog 1.14, 1) no consumer can show: verify is there to find it.
+    No consumer can show changes that TiDB did not write to the binlog (tidb-binlog 1.14, 1); verify finds them.
     """
     rows = {
         (state.commit_ts, table["table"]): table["rows_by_binlog"]
@@ -23,5 +23,5 @@ def read_expected_states(capture: Capture) -> Iterator[StateAt]:
 
 
 def _with_rows(table: Json, rows: dict[tuple[int, str], list[object]], commit_ts: int) -> Json:
-    found = rows.get((commit_ts, table["table"]))
-    return table if found is None else {**table, "rows": found}
+    replayed = rows.get((commit_ts, table["table"]))
+    return table if replayed is None else {**table, "rows": replayed}

@@ -1,6 +1,6 @@
-"""Which differences of shape between source and target are none: the documented mapping of types and collations.
+"""Compare the shapes of source and target, except for the documented mapping of types and collations.
 
-Everything else differs. What is let pass is counted under its name.
+All other differences are reported. Each exempted difference is counted under its name.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Rules:
     new_collation: bool = True
 
     def differences(self, expected: TableStructure, found: TableStructure, exempted: Counter[str]) -> Iterator[str]:
-        """What differs, as text; exemptions used are added to `exempted`."""
+        """The differences as texts; exempted ones are counted in `exempted`."""
         names = [column.name for column in expected.columns]
-        there = [column.name for column in found.columns]
-        if names != there:
-            yield f"columns {', '.join(there)} instead of {', '.join(names)}"
+        found_names = [column.name for column in found.columns]
+        if names != found_names:
+            yield f"columns {', '.join(found_names)} instead of {', '.join(names)}"
         columns = {column.name: column for column in found.columns}
         for column in expected.columns:
             if column.name in columns:

@@ -1,6 +1,6 @@
-"""Compares a recorded state with a target: table list, columns, types, keys, collations, and rows as a multiset.
+"""Compare a recorded state with a target: table list, columns, types, keys, collations, and rows as a multiset.
 
-Every difference is text for people; the first few of each state are retained. Each exemption is counted
+Differences are texts for people; the first few of each state are kept. Each exemption is counted
 (docs/understand/equality.md).
 """
 
@@ -21,7 +21,7 @@ from binlake.compare.target import TargetView
 from binlake.compare.values import as_latin1, canonical_text_of, list_exemptions, raw_from_capture
 from binlake.errors import WireError
 
-_KEPT = 20
+_MOST_DIFFERENCES = 20
 SEQUENCES = "sequence: the target has none"
 
 Row = tuple[str | None, ...]
@@ -29,7 +29,7 @@ Row = tuple[str | None, ...]
 
 @dataclass
 class Comparison:
-    """How one state compared: `tables` and `rows` looked at, `exemptions` by kind, `differences` (the first ones)."""
+    """The result for one state: compared `tables` and `rows`, `exemptions` by kind, and the first `differences`."""
 
     commit_ts: int
     step: str
@@ -40,12 +40,12 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """True when nothing differs."""
+        """True if nothing differs."""
         return not self.differences
 
     @property
     def first_difference(self) -> str:
-        """The first difference, or empty."""
+        """The first difference, or an empty text."""
         return self.differences[0] if self.differences else ""
 
 
@@ -57,43 +57,45 @@ def compare_state(
     ignored: Sequence[str] = ("tidb_binlog",),
     new_collation: bool = True,
 ) -> Comparison:
-    """Compare the target behind `connection` (see `connect`) with `state`; `ignored`: databases left out on the target.
+    """Compare the target of `connection` (see `connect`) with `state`; `ignored`: databases to leave out on the target.
 
-    `new_collation`: that of the source cluster (a capture's meta.json has it).
+    `new_collation`: the setting of the source cluster (a capture's meta.json has it).
 
-    Raises WireError for a state that cannot be read, pymysql's errors for a target that breaks.
+    Raises WireError for an unreadable state, pymysql's errors if the target fails.
     """
     target = TargetView(connection, dialect, ignored)
     result = Comparison(state.commit_ts, state.step)
     present = target.tables()
-    for difference in _all(state, target, present, Rules(dialect, new_collation), result):
-        if len(result.differences) < _KEPT:
+    for difference in _find_differences(state, target, present, Rules(dialect, new_collation), result):
+        if len(result.differences) < _MOST_DIFFERENCES:
             result.differences.append(difference)
     return result
 
 
-def _all(
+def _find_differences(
     state: StateAt, target: TargetView, present: set[tuple[str, str, str]], rules: Rules, result: Comparison
 ) -> Iterator[str]:
-    yield from _lists(state, target, present, result)
+    yield from _compare_lists(state, target, present, result)
     names = {(db, name) for db, name, _ in present}
     for table in state.contents:
-        place = (table["schema"], table["name"])
+        name_pair = (table["schema"], table["name"])
         if table.get("absent"):
-            if place in names:
+            if name_pair in names:
                 yield f"{table['table']}: is on the target, although the capture dropped it"
-        elif table.get("kind") == "BASE TABLE" and place in names:
+        elif table.get("kind") == "BASE TABLE" and name_pair in names:
             result.tables += 1
-            yield from _table(table, target, rules, result)
+            yield from _compare_table(table, target, rules, result)
         elif table.get("kind") == "BASE TABLE" and state.tables is None:
             yield f"{table['table']}: missing on the target"
 
 
-def _lists(state: StateAt, target: TargetView, present: set[tuple[str, str, str]], result: Comparison) -> Iterator[str]:
+def _compare_lists(
+    state: StateAt, target: TargetView, present: set[tuple[str, str, str]], result: Comparison
+) -> Iterator[str]:
     if state.databases is not None:
-        there = target.databases()
-        yield from (f"database {name}: missing on the target" for name in sorted(set(state.databases) - there))
-        yield from (f"database {name}: only on the target" for name in sorted(there - set(state.databases)))
+        found = target.databases()
+        yield from (f"database {name}: missing on the target" for name in sorted(set(state.databases) - found))
+        yield from (f"database {name}: only on the target" for name in sorted(found - set(state.databases)))
     if state.tables is None:
         return
     has_sequences = any(kind == "SEQUENCE" for _, _, kind in present)
@@ -106,32 +108,32 @@ def _lists(state: StateAt, target: TargetView, present: set[tuple[str, str, str]
         yield f"{db}.{name}: {kind.lower()} only on the target"
 
 
-def _table(table: Json, target: TargetView, rules: Rules, result: Comparison) -> Iterator[str]:
+def _compare_table(table: Json, target: TargetView, rules: Rules, result: Comparison) -> Iterator[str]:
     expected = parse_create(table["create"], table["types"])
     found = target.structure(table["schema"], table["name"])
     shape_differences = list(rules.differences(expected, found, result.exemptions))
     yield from (f"{table['table']}: {text}" for text in shape_differences)
     names = [column.name for column in expected.columns]
     if names != [column.name for column in found.columns]:
-        # Without the same columns the rows cannot be read side by side; the difference is reported above.
+        # Rows of different columns cannot be compared; the difference of the columns is reported above.
         return
-    yield from _rows(table, target, rules.dialect, result)
+    yield from _compare_rows(table, target, rules.dialect, result)
 
 
-def _rows(table: Json, target: TargetView, dialect: Dialect, result: Comparison) -> Iterator[str]:
+def _compare_rows(table: Json, target: TargetView, dialect: Dialect, result: Comparison) -> Iterator[str]:
     columns, types = table["columns"], table["types"]
     rules = [canonical_text_of(kind) for kind in types]
-    expected = Counter(_expected(table, rules, dialect, result))
+    expected = Counter(_expected_rows(table, rules, dialect, result))
     seen: Counter[Row] = Counter()
     for raw in target.rows(table["schema"], table["name"], columns, types):
         seen[tuple(rule(value) for rule, value in zip(rules, raw, strict=True))] += 1
     result.rows += expected.total()
     missing, extra = expected - seen, seen - expected
     if missing or extra:
-        yield f"{table['table']}: {_rows_differ(columns, table.get('order_by') or columns, missing, extra)}"
+        yield f"{table['table']}: {_describe_differences(columns, table.get('order_by') or columns, missing, extra)}"
 
 
-def _expected(table: Json, rules: Sequence[object], dialect: Dialect, result: Comparison) -> Iterator[Row]:
+def _expected_rows(table: Json, rules: Sequence[object], dialect: Dialect, result: Comparison) -> Iterator[Row]:
     for row in table["rows"]:
         if len(row) != len(rules):
             raise WireError("a row of a state has another number of columns", where={"table": table["table"]})
@@ -143,18 +145,20 @@ def _expected(table: Json, rules: Sequence[object], dialect: Dialect, result: Co
         yield tuple(rule(value) for rule, value in zip(rules, texts, strict=True))  # type: ignore[operator]
 
 
-def _rows_differ(columns: Sequence[str], key: Sequence[str], missing: Counter[Row], extra: Counter[Row]) -> str:
+def _describe_differences(
+    columns: Sequence[str], key: Sequence[str], missing: Counter[Row], extra: Counter[Row]
+) -> str:
     head = f"{missing.total()} rows missing, {extra.total()} too many; "
     at = [columns.index(name) for name in key if name in columns]
     if missing:
-        first = min(missing, key=_sortable)
-        twin = next((row for row in extra if [row[n] for n in at] == [first[n] for n in at]), None)
-        if twin is not None:
+        first = min(missing, key=_sort_key)
+        other = next((row for row in extra if [row[n] for n in at] == [first[n] for n in at]), None)
+        if other is not None:
             where = ", ".join(f"{columns[n]}={_short(first[n])}" for n in at)
-            cells = [f"{c}: {_short(t)} instead of {_short(e)}" for c, e, t in zip(columns, first, twin) if e != t]  # noqa: B905
+            cells = [f"{c}: {_short(t)} instead of {_short(e)}" for c, e, t in zip(columns, first, other) if e != t]  # noqa: B905
             return head + f"first at {where}: " + ", ".join(cells)
         return head + "first missing: " + _describe_row(columns, first)
-    return head + "first too many: " + _describe_row(columns, min(extra, key=_sortable))
+    return head + "first too many: " + _describe_row(columns, min(extra, key=_sort_key))
 
 
 def _describe_row(columns: Sequence[str], row: Row) -> str:
@@ -167,5 +171,5 @@ def _short(value: str | None) -> str:
     return repr(value if len(value) <= 60 else f"{value[:57]}...")
 
 
-def _sortable(row: Row) -> tuple[tuple[bool, str], ...]:
+def _sort_key(row: Row) -> tuple[tuple[bool, str], ...]:
     return tuple((value is not None, value or "") for value in row)

@@ -1,7 +1,7 @@
-"""Columns, types, collations and keys of a table, read from the text of SHOW CREATE TABLE.
+"""Read columns, types, collations and keys of a table from the text of SHOW CREATE TABLE.
 
-Only what equality is about is read (docs/understand/equality.md); not defaults, comments,
-partitions, checks and foreign keys.
+Only the parts that equality compares are read (docs/understand/equality.md), not defaults, comments, partitions, checks
+and foreign keys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import pairwise
 from binlake.errors import WireError
 
 EXPRESSION = "(expression)"
-# In the elements of ENUM and SET, and nowhere else, TiDB leaves a backslash as it is: it escapes no quote.
+# Only in the elements of ENUM and SET, TiDB writes a backslash unescaped, so there it escapes no quote.
 _TOKEN = re.compile(
     r"/\*.*?\*/|`(?:[^`]|``)*`|\b(?:enum|set)\('(?:[^']|'')*'(?:,'(?:[^']|'')*')*\)|'(?:[^'\\]|''|\\.)*'"
     r"|\"(?:[^\"\\]|\"\"|\\.)*\"|\w+|[^\s\w]",
@@ -27,9 +27,9 @@ _WITH_COLLATION = ("char", "varchar", "tinytext", "text", "mediumtext", "longtex
 
 @dataclass(frozen=True)
 class ColumnStructure:
-    """A column: `type` as in `canonical_type`; `collation` empty for types without.
+    """A column: `type` as in `canonical_type`; `collation` is empty for types without one.
 
-    `lost_default`: its default has U+FFFD, what TiDB keeps of bytes that are not UTF-8.
+    `lost_default`: its default contains U+FFFD, which TiDB stores for bytes that are not UTF-8.
     """
 
     name: str
@@ -62,9 +62,10 @@ class TableStructure:
 
 
 def canonical_type(text: str, *, backslash_escapes: bool = False) -> str:
-    """One spelling per type: lower case, single blanks, no display width of integers and YEAR, ENUM and SET as JSON.
+    """A type in canonical spelling: lower case, single blanks, integers and YEAR without display width, ENUM and SET as
+    JSON.
 
-    `backslash_escapes`: quoted elements escape backslashes, as MySQL and MariaDB do; TiDB escapes line ends only.
+    `backslash_escapes`: quoted elements escape backslashes, as in MySQL and MariaDB; TiDB escapes only line ends.
     """
     if base_type(text) in ("enum", "set"):
         elements = [_element(part, backslash_escapes) for part in _ELEMENT.findall(text)]
@@ -81,7 +82,7 @@ def _element(quoted: str, backslash_escapes: bool) -> str:
 
 
 def canonical_collation(name: str) -> str:
-    """Lower case; `utf8` under its newer name `utf8mb3`."""
+    """The name in lower case, with `utf8` under its newer name `utf8mb3`."""
     return re.sub(r"^utf8_", "utf8mb3_", name.lower())
 
 
@@ -91,14 +92,14 @@ def base_type(text: str) -> str:
 
 
 def parse_create(create: str, types: Sequence[str]) -> TableStructure:
-    """What SHOW CREATE TABLE's text says; `types` are those of SHOW COLUMNS, in the same order. Raises WireError."""
+    """Parse the text of SHOW CREATE TABLE; `types`: those of SHOW COLUMNS, in the same order. Raises WireError."""
     body, options = _split(create)
     default = _option(options, "COLLATE")
     definitions = list(_definitions(body))
-    own = [definition for definition in definitions if definition[0].startswith("`")]
-    if len(own) != len(types):
+    column_definitions = [definition for definition in definitions if definition[0].startswith("`")]
+    if len(column_definitions) != len(types):
         raise WireError("SHOW CREATE TABLE and SHOW COLUMNS differ", where={"create": create[:80]})
-    columns = tuple(_column(tokens, kind, default) for tokens, kind in zip(own, types, strict=True))
+    columns = tuple(_column(tokens, kind, default) for tokens, kind in zip(column_definitions, types, strict=True))
     return TableStructure(columns, frozenset(key for tokens in definitions if (key := _key(tokens))))
 
 
@@ -187,5 +188,5 @@ def _key_columns(tokens: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 
 def unquote(token: str) -> str:
-    """The name in back quotes, or the token itself."""
+    """The name without its back quotes, or the token itself if it has none."""
     return token[1:-1].replace("``", "`") if token.startswith("`") else token

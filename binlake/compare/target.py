@@ -1,4 +1,4 @@
-"""What a target shows, by plain SQL: its tables, their structure, their rows."""
+"""Read a target by plain SQL: its tables, their structure and their rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s O
 def connect(
     host: str, port: int, user: str, password: str = "", *, unix_socket: str | None = None, timeout_s: float = 10.0
 ) -> Connection[Any]:
-    """A connection that gives every value as the server's text (bytes for binary types). Raises TargetUnavailable."""
+    """A connection that returns every value as the server's text (bytes for binary types). Raises TargetUnavailable."""
     try:
         return SqlLink(
             host=host,
@@ -46,7 +46,7 @@ def connect(
             password=password,
             unix_socket=unix_socket,
             charset="utf8mb4",
-            # Only the encoders: without decoders the text of the wire stays as it is.
+            # Use only the encoders: without decoders the server's text stays unchanged.
             conv={kind: encode for kind, encode in conversions.items() if not isinstance(kind, int)},
             cursorclass=SSCursor,
             init_command=_SESSION,
@@ -95,28 +95,28 @@ class TargetView:
         return TableStructure(columns, frozenset(self._keys(db, name)))
 
     def rows(self, db: str, name: str, columns: Sequence[str], types: Sequence[str]) -> Iterator[tuple[Raw, ...]]:
-        """Every row: `columns` in that order, each as the text of the wire."""
-        shown = ", ".join(_shown(column, kind) for column, kind in zip(columns, types, strict=True))
-        return self._rows(f"SELECT {shown} FROM {_quoted(db)}.{_quoted(name)}")
+        """Every row, with `columns` in this order, each as the server's text."""
+        shown = ", ".join(_select_expression(column, kind) for column, kind in zip(columns, types, strict=True))
+        return self._rows(f"SELECT {shown} FROM {_quote(db)}.{_quote(name)}")
 
     def _keys(self, db: str, name: str) -> Iterator[KeyStructure]:
-        found: dict[str, tuple[bool, list[tuple[str, int]]]] = {}
+        keys: dict[str, tuple[bool, list[tuple[str, int]]]] = {}
         for key, non_unique, column, prefix in self._rows(_KEYS, (db, name)):
-            found.setdefault(str(key), (non_unique == "0", []))[1].append((str(column), int(prefix or 0)))
-        for key, (unique, columns) in found.items():
+            keys.setdefault(str(key), (non_unique == "0", []))[1].append((str(column), int(prefix or 0)))
+        for key, (unique, columns) in keys.items():
             yield KeyStructure(key.lower(), unique, tuple(columns))
 
     def _rows(self, sql: str, args: tuple[str, ...] = ()) -> Iterator[tuple[Any, ...]]:
         with self._connection.cursor() as cursor:
-            # Without arguments no text is formatted: a % in a name stays one.
+            # Without arguments pymysql formats nothing, so a % in a name stays unchanged.
             cursor.execute(sql, args or None)
             yield from cursor
 
 
-def _shown(column: str, kind: str) -> str:
-    # A FLOAT's own text is cut to 6 digits; as a DOUBLE it shows all it holds.
-    return f"{_quoted(column)} + 0e0" if base_type(kind) == "float" else _quoted(column)
+def _select_expression(column: str, kind: str) -> str:
+    # The text of a FLOAT is cut to 6 digits; as a DOUBLE it shows all of them.
+    return f"{_quote(column)} + 0e0" if base_type(kind) == "float" else _quote(column)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return f"`{name.replace('`', '``')}`"

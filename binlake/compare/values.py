@@ -1,7 +1,7 @@
-"""One text per value and type, whatever the server that shows it (docs/understand/equality.md).
+"""Convert the values of every server to one canonical text per value and type (docs/understand/equality.md).
 
-The rules: numbers by value, text and time as shown, bytes as upper-case hex, JSON as a value. What a text cannot show
-is reported as an exemption, and counted.
+The rules: numbers by value, text and time as shown, bytes as upper-case hex, JSON as a value. Properties that a text
+cannot show are reported and counted as exemptions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from binlake.compare.structure import base_type
 from binlake.errors import WireError
 
 Raw = str | bytes | None
-"""What a text-protocol client gets: text, bytes of binary types, NULL."""
+"""A value as a text-protocol client receives it: text, bytes for binary types, or NULL."""
 
 FLOAT_DIGITS = "FLOAT shown in exponent form: 6 digits compared"
 ZEROFILL = "ZEROFILL: compared without padding"
@@ -52,7 +52,8 @@ def as_latin1(column_type: str, raw: Raw) -> Raw:
 
 
 def _latin1_letter(byte: int) -> str:
-    """MySQL's latin1: windows-1252, and a control character where that has none."""
+    """The letter of a byte in MySQL's latin1: windows-1252, or a control character if that leaves the byte
+    undefined."""
     try:
         return bytes((byte,)).decode("cp1252")
     except UnicodeDecodeError:
@@ -60,7 +61,7 @@ def _latin1_letter(byte: int) -> str:
 
 
 def canonical_text_of(column_type: str) -> Callable[[Raw], str | None]:
-    """The function that gives the one text of a value of `column_type` (as SHOW COLUMNS names it)."""
+    """The function that converts a value of `column_type` (as SHOW COLUMNS names it) to its canonical text."""
     rule = _RULES.get(base_type(column_type), _text)
 
     def value(raw: Raw) -> str | None:
@@ -70,44 +71,44 @@ def canonical_text_of(column_type: str) -> Callable[[Raw], str | None]:
 
 
 def list_exemptions(column_type: str, raw: Raw, dialect: Dialect = "mariadb") -> tuple[str, ...]:
-    """Which exemptions apply to the recorded value `raw` on a target of `dialect`."""
-    found: list[str] = []
+    """The exemptions that apply to the recorded value `raw` on a target of `dialect`."""
+    exemptions: list[str] = []
     kind = base_type(column_type)
     if isinstance(raw, bytes) and kind in _TEXTS:
-        found.append(LATIN1_TEXT)
+        exemptions.append(LATIN1_TEXT)
     if "zerofill" in column_type.lower():
-        found.append(ZEROFILL)
+        exemptions.append(ZEROFILL)
     if kind == "json":
-        found.append(JSON_VALUE)
-        if dialect == "mariadb" and _levels(json.loads(raw or "null")) > _MARIADB_JSON_LEVELS:
-            found.append(JSON_DEEP)
+        exemptions.append(JSON_VALUE)
+        if dialect == "mariadb" and _nesting_depth(json.loads(raw or "null")) > _MARIADB_JSON_LEVELS:
+            exemptions.append(JSON_DEEP)
     if kind == "float" and isinstance(raw, str) and _in_exponent_form(float(raw)):
-        found.append(FLOAT_DIGITS)
-    return tuple(found)
+        exemptions.append(FLOAT_DIGITS)
+    return tuple(exemptions)
 
 
-def _levels(value: object) -> int:
-    """How deep arrays and objects are nested: 0 for a scalar."""
+def _nesting_depth(value: object) -> int:
+    """The nesting depth of arrays and objects: 0 for a scalar."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return 0 if inside is None else 1 + max(map(_levels, inside), default=0)
+    return 0 if inside is None else 1 + max(map(_nesting_depth, inside), default=0)
 
 
-def _string(raw: str | bytes) -> str:
+def _decode_ascii(raw: str | bytes) -> str:
     return raw if isinstance(raw, str) else raw.decode("ascii")
 
 
 def _text(raw: str | bytes) -> str:
-    # A binary value that one side shows as text would be a difference of types: it stays visible as hex.
+    # A binary value that only one side shows as text is a difference of types, so it stays visible as hex.
     return raw if isinstance(raw, str) else raw.hex().upper()
 
 
 def _integer(raw: str | bytes) -> str:
-    return str(int(_string(raw)))
+    return str(int(_decode_ascii(raw)))
 
 
 def _decimal(raw: str | bytes) -> str:
     try:
-        return format(Decimal(_string(raw)), "f")
+        return format(Decimal(_decode_ascii(raw)), "f")
     except InvalidOperation as error:
         raise WireError(f"not a decimal: {raw!r}") from error
 
@@ -116,7 +117,7 @@ def _single(value: float) -> float:
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
-# TiDB compares a FLOAT with the limits as 32-bit numbers: that next to 1e15 is 999999986991104.
+# TiDB compares a FLOAT with the limits as 32-bit numbers; the one nearest to 1e15 is 999999986991104.
 _HUGE, _TINY = _single(1e15), _single(1e-15)
 
 
@@ -125,15 +126,15 @@ def _in_exponent_form(value: float) -> bool:
 
 
 def _float(raw: str | bytes) -> str:
-    value = float(_string(raw))
+    value = float(_decode_ascii(raw))
     if _in_exponent_form(value):
-        # Below the least normal number few digits are left: the shortest text of 1.4013e-45 is 1e-45.
+        # Below the smallest normal number only few digits are significant: the shortest text of 1.4013e-45 is 1e-45.
         return format(_single(value), ".5e")
     return repr(_single(value))
 
 
 def _double(raw: str | bytes) -> str:
-    return repr(float(_string(raw)))
+    return repr(float(_decode_ascii(raw)))
 
 
 def _bits(raw: str | bytes) -> str:
@@ -150,7 +151,7 @@ def _json(raw: str | bytes) -> str:
     try:
         return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
     except ValueError:
-        # Not JSON at all: shown as it is, and so found different.
+        # The text is not JSON: it stays as it is and therefore differs.
         return f"not JSON: {text}"
 
 

@@ -1,4 +1,4 @@
-"""DDL text of TiDB: tokens, what a statement does and to which tables, and its form in the target's dialect."""
+"""DDL text of TiDB: tokenize it, find a statement's kind and tables, and write it in the target's dialect."""
 
 from binlake.dialect.bytewise import bytewise_collation, bytewise_definitions, bytewise_table, bytewise_text
 from binlake.dialect.classify import Classified, Kind, classify

@@ -1,9 +1,11 @@
-"""Partitions as definitions have them: their names, and their bounds as TiDB computed them.
+"""Put the partition names and bounds of TiDB's definition into DDL text.
 
-A name in another letter case is the same to all servers, but MariaDB makes it a part of a file's name when it exchanges
-the partition (error 1025). As to bounds, `UNIX_TIMESTAMP('2020-01-01')` means another second in each time zone.
+Servers compare partition names without letter case, but MariaDB uses the name as a part of a file name when it
+exchanges the partition (error 1025). A bound such as `UNIX_TIMESTAMP('2020-01-01')` means a different second in each
+time zone.
 
-The definition has the numbers (`partition.definitions[].less_than`, `in_values`); the text may have expressions.
+The definition has the computed numbers (`partition.definitions[].less_than`, `in_values`); the text may have
+expressions.
 """
 
 from __future__ import annotations
@@ -19,31 +21,31 @@ from binlake.statements.literal import quote_name
 
 
 def put_stored_bounds(tokens: Sequence[Token], table: TableDef | None) -> list[Token]:
-    """`tokens` with the bounds of `table`'s partitions, where they are expressions over numbers.
+    """`tokens` with the stored bounds of `table`'s partitions in place of numeric expressions.
 
-    Bounds of RANGE COLUMNS and LIST COLUMNS stay: none of them may have a type with a zone.
+    Bounds of RANGE COLUMNS and LIST COLUMNS stay, because no such column may have a type that depends on a time zone.
     """
     partition = (table.raw.get("partition") if table is not None else None) or {}
     if partition.get("columns"):
         return list(tokens)
-    known = {one["name"]["L"]: one for one in partition.get("definitions") or ()}
-    found: list[Token] = []
+    definitions = {definition["name"]["L"]: definition for definition in partition.get("definitions") or ()}
+    put: list[Token] = []
     at = 0
     while at < len(tokens):
-        start = _values_at(tokens, at)
-        one = known.get(fold_name(tokens[at + 1].value)) if start else None
-        if not start or one is None:
-            found.append(tokens[at])
+        start = _find_values(tokens, at)
+        definition = definitions.get(fold_name(tokens[at + 1].value)) if start else None
+        if not start or definition is None:
+            put.append(tokens[at])
             at += 1
             continue
         end = find_closing(tokens, start)
-        found += [*tokens[at:start], *_bounds(tokens[start + 1 : end], one, tokens[start])]
+        put += [*tokens[at:start], *_stored_bounds(tokens[start + 1 : end], definition, tokens[start])]
         at = end + 1
-    return found
+    return put
 
 
 def put_stored_partition(spec: Sequence[Token], table: TableDef | None) -> list[Token]:
-    """`spec` of an ALTER; EXCHANGE PARTITION names the partition as `table` spells it."""
+    """`spec` of an ALTER; in EXCHANGE PARTITION the partition's name is spelled as in `table`."""
     partition = (table.raw.get("partition") if table is not None else None) or {}
     names = {one["name"]["L"]: one["name"]["O"] for one in partition.get("definitions") or ()}
     if len(spec) < 3 or not (spec[0].is_word("EXCHANGE") and spec[1].is_word("PARTITION")):
@@ -52,8 +54,8 @@ def put_stored_partition(spec: Sequence[Token], table: TableDef | None) -> list[
     return [*spec[:2], replace(spec[2], kind=TokenKind.NAME, text=quote_name(name)) if name else spec[2], *spec[3:]]
 
 
-def _values_at(tokens: Sequence[Token], at: int) -> int:
-    """Index of the `(` behind `PARTITION name VALUES LESS THAN` or `… IN` at `at`; 0 when that is not there."""
+def _find_values(tokens: Sequence[Token], at: int) -> int:
+    """Index of the `(` after `PARTITION name VALUES LESS THAN` or `… IN` at `at`; 0 if no such clause is at `at`."""
     rest = tokens[at : at + 6]
     if len(rest) < 5 or not (rest[0].is_word("PARTITION") and rest[2].is_word("VALUES")):
         return 0
@@ -61,8 +63,8 @@ def _values_at(tokens: Sequence[Token], at: int) -> int:
     return start if start < len(tokens) and tokens[start].is_mark("(") else 0
 
 
-def _bounds(inner: Sequence[Token], one: Mapping[str, Any], opening: Token) -> list[Token]:
-    less, values = one.get("less_than") or (), one.get("in_values") or ()
+def _stored_bounds(inner: Sequence[Token], definition: Mapping[str, Any], opening: Token) -> list[Token]:
+    less, values = definition.get("less_than") or (), definition.get("in_values") or ()
     bounds = [*less] if less else [value[0] for value in values]
     expression = any(token.kind is TokenKind.WORD and not token.is_word("MAXVALUE", "NULL") for token in inner)
     if not expression or not bounds:

@@ -1,7 +1,8 @@
-"""A source without new collations compares every text by bytes, whatever its definitions name: so must the target.
+"""Replace collations by bytewise ones if the source compares every text by bytes.
 
-Such a cluster (new_collations_enabled_on_first_bootstrap = false) still says `utf8mb4_general_ci`. Definitions and DDL
-text get the collation of the target that compares as the source does, trailing blanks included.
+A TiDB cluster without new collations (new_collations_enabled_on_first_bootstrap = false) compares by bytes, although
+its definitions name collations such as `utf8mb4_general_ci`. Definitions and DDL text get the target's collation that
+compares in the same way, trailing blanks included.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema.delta import Definitions
 
 _MYSQL = {"utf8mb4": "utf8mb4_0900_bin"}
-"""MySQL has one collation by bytes that does not pad; of other character sets the padding one is its nearest."""
+"""MySQL's only bytewise collation without padding; for other character sets the nearest is `_bin`, which pads."""
 
 
 _VIEW_HEAD = 12
-"""Words within which CREATE VIEW says VIEW: a character set behind it is one of an expression."""
+"""CREATE VIEW has the keyword VIEW within this many tokens; a character set in a view belongs to an expression."""
 
 
 def bytewise_collation(name: str, dialect: Dialect) -> str:
-    """The collation of the target that compares the texts of `name` by bytes; a TiDB target must be made alike."""
+    """The target's bytewise collation in place of `name`. A TiDB target must have the same bootstrap setting
+    instead."""
     charset = name.lower().partition("_")[0]
     if dialect == "tidb" or charset in ("", "binary"):
         return name
@@ -34,7 +36,7 @@ def bytewise_collation(name: str, dialect: Dialect) -> str:
 
 
 def bytewise_text(query: str, dialect: Dialect) -> str:
-    """DDL text with every collation named by bytes, those included that a character set alone would mean."""
+    """DDL text with bytewise collations, including those that a character set alone implies."""
     if dialect == "tidb":
         return query
     tokens, put = tokenize(query), list[Token]()
@@ -42,7 +44,7 @@ def bytewise_text(query: str, dialect: Dialect) -> str:
         return query
     at = 0
     while at < len(tokens):
-        value = _value(tokens, at)
+        value = _find_name(tokens, at)
         if not value:
             put.append(tokens[at])
             at += 1
@@ -50,14 +52,14 @@ def bytewise_text(query: str, dialect: Dialect) -> str:
         named = tokens[at].is_word("COLLATE")
         if not named:
             put += tokens[at : value + 1]
-        if named or not _value(tokens, value + 1, "COLLATE"):
+        if named or not _find_name(tokens, value + 1, "COLLATE"):
             put += tokenize(f" COLLATE {bytewise_collation(tokens[value].value, dialect)}")
         at = value + 1
     return render(put)
 
 
-def _value(tokens: Sequence[Token], at: int, *only: str) -> int:
-    """Index of the name that COLLATE, CHARSET or CHARACTER SET at `at` takes; 0 when none of them is there."""
+def _find_name(tokens: Sequence[Token], at: int, *only: str) -> int:
+    """Index of the name after COLLATE, CHARSET or CHARACTER SET at `at`; 0 if none of these keywords is at `at`."""
     if at >= len(tokens) or not tokens[at].is_word(*(only or ("COLLATE", "CHARSET", "CHARACTER"))):
         return 0
     if tokens[at].is_word("CHARACTER"):
@@ -71,21 +73,23 @@ def _value(tokens: Sequence[Token], at: int, *only: str) -> int:
 
 
 def bytewise_definitions(of: Definitions, dialect: Dialect) -> Definitions:
-    """Both sides of a DDL."""
+    """The definitions of one side of a DDL, with the collations that the target must have."""
     databases = tuple(_database(db, dialect) for db in of.databases)
     return replace(of, databases=databases, tables=tuple(bytewise_table(table, dialect) for table in of.tables))
 
 
 def bytewise_table(table: TableDef, dialect: Dialect) -> TableDef:
     """The definition with the collations that the target must have."""
-    columns = [{**column, "type": _collated(column["type"], "Collate", dialect)} for column in table.raw["cols"] or ()]
-    raw = _collated({**table.raw, "cols": columns}, "collate", dialect)
+    columns = [
+        {**column, "type": _with_collation(column["type"], "Collate", dialect)} for column in table.raw["cols"] or ()
+    ]
+    raw = _with_collation({**table.raw, "cols": columns}, "collate", dialect)
     return TableDef.from_json(raw, DbInfo(table.db_id, table.db, "", "", {}))
 
 
 def _database(db: DbInfo, dialect: Dialect) -> DbInfo:
-    return DbInfo.from_json(_collated(db.raw, "collate", dialect))
+    return DbInfo.from_json(_with_collation(db.raw, "collate", dialect))
 
 
-def _collated(raw: Mapping[str, Any], name: str, dialect: Dialect) -> dict[str, Any]:
+def _with_collation(raw: Mapping[str, Any], name: str, dialect: Dialect) -> dict[str, Any]:
     return {**raw, name: bytewise_collation(raw.get(name) or "", dialect)}

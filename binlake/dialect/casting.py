@@ -1,9 +1,10 @@
-"""How a target converts stored values at MODIFY COLUMN as TiDB does: by itself, by an expression, or not at all (R-29).
+"""Make the target convert stored values at MODIFY COLUMN as TiDB does: natively, by an expression, or not at all
+(R-29).
 
-What MariaDB 10.11 does by itself was measured for each pair of types against `codec.casts`, which genuine captures
-check: in a lenient session that rounds fractions of seconds, and in the time zone of the source's session. A pair that
-is not in the table is refused. MySQL 8 was measured in the same way, in a lenient session: its table has what gave the
-same for every value, recorded or drawn.
+The native conversions of MariaDB 10.11 were measured for each pair of types against `codec.casts`, which the captures
+verify: in a lenient session that rounds fractional seconds, in the time zone of the source's session. Pairs of types
+that are not in the table are refused. MySQL 8 was measured in the same way, in a lenient session; its table has the
+pairs that gave equal results for every value, recorded or generated.
 """
 
 from __future__ import annotations
@@ -68,60 +69,60 @@ _NATIVE_MYSQL = {
 }
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2038, 1, 20, tzinfo=UTC)
 _SIGNIFICANT = (6, 7, 8, 9)
-"""Digits among which the shortest text of a FLOAT is found."""
+"""Numbers of digits that the shortest text of a FLOAT can have."""
 
 
 def cast_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession, dialect: Dialect) -> str:
-    """The SQL of what TiDB makes of the quoted column `name`; empty where the target's own ALTER makes the same.
+    """An SQL expression that converts the quoted column `name` as TiDB does; empty if the target's ALTER does the same.
 
-    Raises Unmappable where neither is known.
+    Raises Unmappable if neither is known.
     """
     former, now = group_of(source), group_of(target)
     if former == "text" and now == "binary" and session.guessed:
         raise Unmappable(
-            f"bytes of {target.name} from {source.type_text}, some of which may not be UTF-8 at the source and were "
-            "read as latin1 (source.invalid-text)"
+            f"bytes of {target.name} from {source.type_text}: some may not be UTF-8 at the source, and Binlake read"
+            " them as latin1 (source.invalid-text)"
         )
     if dialect == "tidb":
         return ""
     if {former, now} == {"text", "binary"} and "latin1" in (source.charset, target.charset):
-        # A target would take or give the bytes of latin1; TiDB has those of UTF-8, or any that came (x'f6').
+        # A target would convert to or from latin1 bytes; TiDB stores UTF-8 bytes, or any bytes that it got (x'f6').
         raise Unmappable(f"bytes of {target.name} from {source.type_text} to {target.type_text} with latin1")
-    made = _expression(name, source, target, session)
+    expression = _expression(name, source, target, session)
     if dialect == "mysql":
-        made = _for_mysql(name, source, target, session) or made
-    if made:
-        return made
+        expression = _mysql_expression(name, source, target, session) or expression
+    if expression:
+        return expression
     native = (_NATIVE if dialect == "mariadb" else _NATIVE_MYSQL).get(former, "").split()
     unsure = target.decimal >= 0 and now == "real" and former == "real" and source.decimal != target.decimal
     unsure = unsure or (former == "real" and target.tp == t.LONGLONG and target.unsigned)
     if unsure or now not in native:
-        raise _unknown(source, target)
+        raise _unknown_conversion_error(source, target)
     return ""
 
 
-def _unknown(source: ColumnInfo, target: ColumnInfo) -> Unmappable:
+def _unknown_conversion_error(source: ColumnInfo, target: ColumnInfo) -> Unmappable:
     return Unmappable(f"values of {target.name} from {source.type_text} to {target.type_text}, which TiDB converts")
 
 
-def _for_mysql(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession) -> str:
-    """What only MySQL needs: it rounds a moment that becomes a date, and reads no fraction from a TIME.
+def _mysql_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession) -> str:
+    """Expressions that only MySQL needs: it rounds a datetime that becomes a date, and ignores the fraction of a TIME.
 
-    Raises Unmappable for what becomes of such fractions.
+    Raises Unmappable if the result depends on such a fraction.
     """
     former, now = group_of(source), group_of(target)
     fewer = source.fsp if now in ("integer", "date") else source.fsp - target.fsp if now == "time" else 0
     if (former == "time" and fewer > 0) or (former == "text" and now == "time"):
-        raise _unknown(source, target)
+        raise _unknown_conversion_error(source, target)
     if former in ("datetime", "timestamp") and now == "date" and source.fsp:
         tz = session.tz
-        # Without a zone the caller has stopped already.
+        # Without a time zone the caller has already raised Unmappable.
         return f"DATE({_local(name, tz) if former == 'timestamp' and tz is not None else name})"
     return ""
 
 
 def group_of(column: ColumnInfo) -> str:
-    """The group of types that convert alike."""
+    """The name of the group of types that convert in the same way; empty for a type without a group."""
     if column.tp in t.STRINGS:
         return "binary" if column.is_binary else "text"
     return _GROUPS.get(column.tp, "")
@@ -133,13 +134,13 @@ def needs_zone(source: ColumnInfo, target: ColumnInfo) -> bool:
 
 
 def needs_day(source: ColumnInfo, target: ColumnInfo) -> bool:
-    """True when the result depends on the day on which the source converted: a TIME becomes a moment of it."""
+    """True if the result depends on the day on which the source converted: a TIME becomes a datetime of that day."""
     return source.tp == t.DURATION and (target.tp in t.MOMENTS or target.tp in t.DATES)
 
 
 def fixed_offset(zone: tzinfo) -> str:
-    """`+08:00` of a zone that has no other offset while a TIMESTAMP lasts; empty for another."""
-    changes = _changes(zone)
+    """The offset (`+08:00`) of a zone with one offset for the whole range of TIMESTAMP; empty for another zone."""
+    changes = _offset_changes(zone)
     return _offset_text(changes[0][1]) if len(changes) == 1 else ""
 
 
@@ -164,18 +165,18 @@ def _expression(name: str, source: ColumnInfo, target: ColumnInfo, session: Sour
         return f"CAST({local} AS DATETIME(0)) + 0"
     if named:
         return _from_local(local, now)
-    return _plain(name, source, former, now, target)
+    return _zoneless_expression(name, source, former, now, target)
 
 
-def _plain(name: str, source: ColumnInfo, former: str, now: str, target: ColumnInfo) -> str:
-    """Expressions that no zone decides."""
+def _zoneless_expression(name: str, source: ColumnInfo, former: str, now: str, target: ColumnInfo) -> str:
+    """The expression for a conversion that does not depend on a time zone; empty if none is needed."""
     if former in ("text", "binary") and now == "integer":
         return f"ROUND(CAST({name} AS DECIMAL(65,30)))"
     padded = source.flag & t.FLAG_ZEROFILL
     if (former in ("year", "bit") or (former in ("integer", "decimal") and padded)) and now in ("text", "binary"):
         return f"CAST({name} + 0 AS CHAR)"
     if former == "real" and now in ("text", "binary"):
-        return _double_text(name if source.tp == t.DOUBLE else _shortest(name))
+        return _double_text(name if source.tp == t.DOUBLE else _shortest_float(name))
     if former == "text" and now == "time":
         return _rounded_clock(f"CAST({name} AS TIME(6))", target.fsp)
     if former == "time" and now == "time" and source.fsp > target.fsp:
@@ -186,7 +187,7 @@ def _plain(name: str, source: ColumnInfo, former: str, now: str, target: ColumnI
 
 
 def _rounded_clock(clock: str, fsp: int) -> str:
-    """The half goes up, so -00:00:00.5 becomes 00:00:00; a server rounds it away from zero."""
+    """Round a TIME with one half up, so that -00:00:00.5 becomes 00:00:00; a server rounds away from zero."""
     scale = 10**fsp
     return f"SEC_TO_TIME(FLOOR(TIME_TO_SEC({clock}) * {scale} + 0.5) / {scale})"
 
@@ -200,7 +201,7 @@ def _from_local(local: str, now: str) -> str:
 
 
 def _double_text(number: str) -> str:
-    """TiDB writes a DOUBLE without an exponent, whatever its size; the digits are the same."""
+    """The text of a DOUBLE without an exponent, as TiDB writes it for every size; the digits are the same."""
     shown = f"CAST(ABS({number}) AS CHAR)"
     digits = f"REPLACE(SUBSTRING_INDEX({shown}, 'e', 1), '.', '')"
     power = f"CAST(SUBSTRING_INDEX({shown}, 'e', -1) AS SIGNED)"
@@ -215,24 +216,24 @@ def _double_text(number: str) -> str:
     )
 
 
-def _shortest(name: str) -> str:
-    """The shortest number that reads as the FLOAT `name`; a server shows 6 digits of it."""
+def _shortest_float(name: str) -> str:
+    """The shortest number that reads back as the FLOAT `name`; a server shows only 6 of its digits."""
     power = f"FLOOR(LOG10(ABS({name} * 1e0)))"
     tries = [f"CONCAT(ROUND({name} * 1e0 / POW(10, {power}), {digits - 1}), 'e', {power})" for digits in _SIGNIFICANT]
-    found = " ".join(f"WHEN CAST({one} AS FLOAT) = {name} THEN CAST({one} AS DOUBLE)" for one in tries)
-    return f"(CASE WHEN {name} = 0 THEN 0e0 {found} END)"
+    cases = " ".join(f"WHEN CAST({one} AS FLOAT) = {name} THEN CAST({one} AS DOUBLE)" for one in tries)
+    return f"(CASE WHEN {name} = 0 THEN 0e0 {cases} END)"
 
 
 def _local(name: str, zone: tzinfo) -> str:
-    """A TIMESTAMP as a clock in `zone` shows it, in a session at +00:00."""
-    changes = _changes(zone)
+    """Convert a TIMESTAMP to local time in `zone`, in a session at +00:00."""
+    changes = _offset_changes(zone)
     parts = [(at, offset) for (_, offset), (at, _) in zip(changes, [*changes[1:], (_LAST, 0)], strict=True)]
     return f"IF({name} = 0, {name}, {name} + INTERVAL {_by_time(name, parts, 1)} SECOND)"
 
 
 def _utc(clock: str, zone: tzinfo) -> str:
-    """A clock in `zone` as a moment at +00:00: of an hour that comes twice the first, as TiDB takes it."""
-    changes = _changes(zone)
+    """Convert local time in `zone` to +00:00; if the hour occurs twice, to the first one, as TiDB does."""
+    changes = _offset_changes(zone)
     after = [*changes[1:], (_LAST, changes[-1][1])]
     parts = [
         (at + timedelta(seconds=max(offset, then)), offset)
@@ -250,21 +251,21 @@ def _by_time(name: str, parts: list[tuple[datetime, int]], sign: int) -> str:
 
 
 @lru_cache(maxsize=64)
-def _changes(zone: tzinfo) -> tuple[tuple[datetime, int], ...]:
-    """(from when, seconds east of UTC) of each offset that `zone` has while a TIMESTAMP lasts."""
-    found = [(_FIRST, _offset(zone, _FIRST))]
+def _offset_changes(zone: tzinfo) -> tuple[tuple[datetime, int], ...]:
+    """(start, seconds east of UTC) of each offset that `zone` has within the range of TIMESTAMP."""
+    changes = [(_FIRST, _offset(zone, _FIRST))]
     at = _FIRST
     while at < _LAST:
         following = at + timedelta(days=7)
-        while _offset(zone, following) != found[-1][1]:
-            moment = _first_other(zone, at, following, found[-1][1])
-            found.append((moment, _offset(zone, moment)))
-            at = moment
+        while _offset(zone, following) != changes[-1][1]:
+            start = _find_change(zone, at, following, changes[-1][1])
+            changes.append((start, _offset(zone, start)))
+            at = start
         at = following
-    return tuple(found)
+    return tuple(changes)
 
 
-def _first_other(zone: tzinfo, low: datetime, high: datetime, offset: int) -> datetime:
+def _find_change(zone: tzinfo, low: datetime, high: datetime, offset: int) -> datetime:
     while high - low > timedelta(seconds=1):
         middle = low + timedelta(seconds=(high - low) // timedelta(seconds=2))
         low, high = (middle, high) if _offset(zone, middle) == offset else (low, middle)
@@ -272,8 +273,8 @@ def _first_other(zone: tzinfo, low: datetime, high: datetime, offset: int) -> da
 
 
 def _offset(zone: tzinfo, at: datetime) -> int:
-    found = at.astimezone(zone).utcoffset() or timedelta()
-    return found // timedelta(seconds=1)
+    offset = at.astimezone(zone).utcoffset() or timedelta()
+    return offset // timedelta(seconds=1)
 
 
 def _offset_text(seconds: int) -> str:

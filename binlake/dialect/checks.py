@@ -1,7 +1,9 @@
-"""CHECK constraints as the source has them: the text may name some that TiDB passes over, or that a server cannot have.
+"""Write CHECK constraints from the source's definitions instead of the DDL text.
 
-They are taken out of the text and said by the definitions: each with TiDB's name, as a constraint of the table. TiDB
-ignores CHECK where tidb_enable_check_constraint is off, which is its default; then the target gets none either.
+The text may contain constraints that TiDB ignores, or forms that a server does not support. So they are removed from
+the text, and each constraint of the definition is written with TiDB's name, as a table constraint. If
+tidb_enable_check_constraint is off, which is the default, TiDB ignores CHECK; then the target gets no constraint
+either.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class _Check:
 
 
 def drop_checks(part: Sequence[Token]) -> list[Token]:
-    """An element of CREATE TABLE, or a column definition, without its CHECK clauses; empty when it is nothing else."""
+    """An element of CREATE TABLE, or a column definition, without its CHECK clauses; empty if nothing else remains."""
     kept: list[Token] = []
     at = 0
     while at < len(part):
@@ -56,7 +58,7 @@ def _after_enforced(part: Sequence[Token], at: int) -> int:
 
 
 def is_check_spec(spec: Sequence[Token], before: TableDef | None) -> bool:
-    """True for a spec of ALTER TABLE about a CHECK alone: ADD, ALTER, DROP."""
+    """True for a spec of ALTER TABLE that only adds, alters or drops a CHECK."""
     if len(spec) < 2 or not spec[1].is_word("CHECK", "CONSTRAINT"):
         return False
     if spec[0].is_word("ADD"):
@@ -68,18 +70,18 @@ def is_check_spec(spec: Sequence[Token], before: TableDef | None) -> bool:
 
 
 def check_elements(table: TableDef, dialect: Dialect) -> list[list[Token]]:
-    """The elements of CREATE TABLE that say the checks of `table`; MariaDB has none that is not enforced."""
+    """The elements of CREATE TABLE for the checks of `table`; MariaDB gets only enforced checks."""
     return [_element(check, dialect) for check in _expressible_checks(table, dialect).values()]
 
 
 def check_specs(before: TableDef | None, after: TableDef, dialect: Dialect) -> list[list[Token]]:
-    """The specs of ALTER TABLE that lead from the checks of `before` to those of `after`."""
+    """The specs of ALTER TABLE that change the checks of `before` to those of `after`."""
     had, has = ({} if t is None else _expressible_checks(t, dialect) for t in (before, after))
     word = "CONSTRAINT" if dialect == "mariadb" else "CHECK"
     gone = [tokenize(f" DROP {word} {quote_name(check.name)}") for key, check in had.items() if key not in has]
     new = [[*tokenize(" ADD"), *_element(check, dialect)] for key, check in has.items() if key not in had]
-    turned = [check for key, check in has.items() if key in had and had[key].enforced != check.enforced]
-    return [*gone, *new, *(tokenize(f" ALTER CHECK {quote_name(c.name)}{_enforced(c, always=True)}") for c in turned)]
+    switched = [check for key, check in has.items() if key in had and had[key].enforced != check.enforced]
+    return [*gone, *new, *(tokenize(f" ALTER CHECK {quote_name(c.name)}{_enforced(c, always=True)}") for c in switched)]
 
 
 def _expressible_checks(table: TableDef, dialect: Dialect) -> dict[str, _Check]:
@@ -98,8 +100,8 @@ def _check(raw: Mapping[str, object]) -> _Check:
 
 def _element(check: _Check, dialect: Dialect) -> list[Token]:
     enforced = "" if dialect == "mariadb" else _enforced(check)
-    said = tokenize(f" CONSTRAINT {quote_name(check.name)} CHECK ({check.expression}){enforced}")
-    return drop_introducers(said, dialect)
+    tokens = tokenize(f" CONSTRAINT {quote_name(check.name)} CHECK ({check.expression}){enforced}")
+    return drop_introducers(tokens, dialect)
 
 
 def _enforced(check: _Check, *, always: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""What a DDL statement does, and to which tables: read from its first words (never by searching the text)."""
+"""Find the kind and the tables of a DDL statement from its first words (never by searching the text)."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ NameRef = tuple[str, str]
 
 @dataclass(frozen=True)
 class Classified:
-    """A statement's `kind`, the objects that it names (or the database), and what its words show.
+    """The kind of a statement and the objects that it names.
 
-    `tables` are those created, changed or removed; `rest` is the index of the first token after the names.
-    `destructive`: data goes away (DROP, TRUNCATE, also of a column or partition).
+    `tables`: the tables (or the database) that it creates, changes or removes; `rest`: index of the first token after
+    the names. `destructive`: the statement deletes data (DROP, TRUNCATE, also of a column or partition).
     """
 
     kind: Kind
@@ -52,21 +52,21 @@ class Classified:
 
 
 def classify(text: str) -> Classified:
-    """Classify DDL text. Text that is empty once TiDB's own comments are gone has kind OTHER and no tables."""
+    """Classify DDL text. Text that is empty without TiDB's special comments has kind OTHER and no tables."""
     return classify_tokens([t for t in tokenize(text) if t.kind not in (TokenKind.FEATURE, TokenKind.COMMENT)])
 
 
 def classify_tokens(tokens: Sequence[Token]) -> Classified:
     """`classify` for tokens without comments."""
-    kind, at = _kind(tokens)
+    kind, at = _read_kind(tokens)
     if kind is Kind.OTHER:
         return Classified(kind, (), False, at)
     if kind in (Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE, Kind.RENAME_TABLE):
-        return _listed(kind, tokens, at)
+        return _classify_list(kind, tokens, at)
     if kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX):
         at = next((i + 1 for i in range(at, len(tokens)) if tokens[i].is_word("ON")), len(tokens))
     if kind is Kind.ALTER_DATABASE and at < len(tokens) and tokens[at].is_word(*_DATABASE_OPTIONS):
-        # It means the session's database.
+        # Without a name the statement changes the session's database.
         return Classified(kind, (), False, at)
     name, rest = read_name(tokens, at)
     destructive = kind in DESTRUCTIVE or (kind is Kind.ALTER_TABLE and _drops(tokens[rest:]))
@@ -85,7 +85,7 @@ _HEADS = {
 }
 
 
-# DEFINER, ALGORITHM and what follows `=` or `@` are a view's.
+# DEFINER, ALGORITHM and the words after `=` or `@` occur in views.
 _MODIFIERS = (
     "OR", "REPLACE", "GLOBAL", "LOCAL", "TEMPORARY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "COLUMNAR", "ONLINE",
     "OFFLINE", "IGNORE", "ALGORITHM", "DEFINER", "SQL", "SECURITY", "INVOKER", "@",
@@ -96,9 +96,9 @@ _DATABASE_OPTIONS = ("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "ENCRYPTION",
 
 
 def names_object_first(tokens: Sequence[Token]) -> bool:
-    """True when only modifiers stand between the verb and the object that `classify` found.
+    """True if only modifiers are between the verb and the object that `classify` found.
 
-    Else the object may be that of a statement inside: `CREATE EVENT e ... DO TRUNCATE TABLE t`.
+    Otherwise the object may belong to an inner statement: `CREATE EVENT e ... DO TRUNCATE TABLE t`.
     """
     at = next((i for i, t in enumerate(tokens) if i and t.is_word(*_HEADS)), None)
     between = range(1, at or 1)
@@ -109,7 +109,7 @@ def names_object_first(tokens: Sequence[Token]) -> bool:
     )
 
 
-def _kind(tokens: Sequence[Token]) -> tuple[Kind, int]:
+def _read_kind(tokens: Sequence[Token]) -> tuple[Kind, int]:
     """(kind, index of the first token after `VERB … OBJECT [IF [NOT] EXISTS]`)."""
     if not tokens or tokens[0].kind is not TokenKind.WORD:
         return Kind.OTHER, 0
@@ -133,7 +133,7 @@ def _after_exists(tokens: Sequence[Token], at: int) -> int:
 
 
 def read_name(tokens: Sequence[Token], at: int) -> tuple[NameRef | None, int]:
-    """(`db`.`table` or `table` at index `at`, index after it); None when there is no name."""
+    """(`db`.`table` or `table` at index `at`, index after it); None if there is no name."""
     if at >= len(tokens) or tokens[at].kind not in (TokenKind.NAME, TokenKind.WORD):
         return None, at
     if at + 2 < len(tokens) and tokens[at + 1].is_mark("."):
@@ -141,8 +141,8 @@ def read_name(tokens: Sequence[Token], at: int) -> tuple[NameRef | None, int]:
     return ("", tokens[at].value), at + 1
 
 
-def _listed(kind: Kind, tokens: Sequence[Token], at: int) -> Classified:
-    """DROP and RENAME take lists; a rename names two tables in each part."""
+def _classify_list(kind: Kind, tokens: Sequence[Token], at: int) -> Classified:
+    """Classify DROP and RENAME, which take lists; each part of a RENAME names two tables."""
     names: list[NameRef] = []
     for part in split_list(tokens[at:]):
         name, after = read_name(part, 0)

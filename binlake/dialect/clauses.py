@@ -1,4 +1,5 @@
-"""Clauses of CREATE and ALTER that the target says otherwise, or not at all (docs/understand/target-mapping.md)."""
+"""Clauses of CREATE and ALTER that the target writes differently or does not have
+(docs/understand/target-mapping.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from binlake.statements.literal import quote
 from binlake.statements.writtencolumns import is_computed
 
 DROPPED_WORDS = frozenset({"CLUSTERED", "NONCLUSTERED"})
-"""How TiDB stores a primary key: no other server has the word."""
+"""Keywords for the storage of a primary key, which no server but TiDB has."""
 
 DROPPED_OPTIONS = frozenset(
     {
@@ -40,30 +41,31 @@ DROPPED_OPTIONS = frozenset(
         "ENCRYPTION",
     }
 )
-"""Options with a value that go: TiDB's own, and ENGINE and the like, which TiDB ignores and a target must not obey."""
+"""Options with a value that are removed: TiDB's own, and those like ENGINE that TiDB ignores but a target would
+apply."""
 
 _MARIADB_WORDS = {"VISIBLE": "NOT IGNORED", "INVISIBLE": "IGNORED"}
 _CHARSET_WORDS = ("CHARACTER", "CHARSET", "COLLATE")
 
 
 def lacks_charset(options: Sequence[Token]) -> bool:
-    """True when options name neither a character set nor a collation."""
+    """True if the options name neither a character set nor a collation."""
     return not any(token.is_word(*_CHARSET_WORDS) for token in options)
 
 
 def map_element(
     tokens: Sequence[Token], column: Sequence[Token] | None, table: TableDef | None, dialect: Dialect
 ) -> list[Token]:
-    """An element of CREATE TABLE, a spec of ALTER TABLE, or CREATE INDEX; raises Unmappable.
+    """Map an element of CREATE TABLE, a spec of ALTER TABLE, or CREATE INDEX; raises Unmappable.
 
-    `column` is the tail of `tokens` that defines a column, if it does; its collation comes from `table`.
+    `column` is the tail of `tokens` that defines a column, or None; the column's collation comes from `table`.
     """
     if column:
         head = list(tokens[: len(tokens) - len(column)])
         info = table.column(column[0].value) if table is not None else None
-        spelled = _own_texts(_own_expression(list(column), info), info)
-        mapped = put_stored_default(_own_elements(_generated(spelled, info, table, dialect), info), info)
-        tokens = [*head, *_own_collation(mapped, info, table, dialect)]
+        spelled = _put_stored_texts(_put_stored_expression(list(column), info), info)
+        mapped = put_stored_default(_escape_elements(_map_generated(spelled, info, table, dialect), info), info)
+        tokens = [*head, *_put_collation(mapped, info, table, dialect)]
     return map_clauses(tokens, dialect)
 
 
@@ -71,9 +73,10 @@ _INTRODUCERS = ("_UTF8MB4", "_UTF8MB3", "_UTF8")
 
 
 def drop_introducers(tokens: Sequence[Token], dialect: Dialect) -> list[Token]:
-    """Strings without `_UTF8MB4` and the like, of which MariaDB makes `xC3xB6` in a generated column or a CHECK.
+    """Remove introducers such as `_UTF8MB4` before strings: MariaDB turns them to `xC3xB6` in generated columns and
+    CHECKs.
 
-    The session speaks utf8mb4 (`downstream.session`), so the string is the same without it.
+    The session uses utf8mb4 (`downstream.session`), so the string means the same without the introducer.
     """
     if dialect != "mariadb":
         return list(tokens)
@@ -86,17 +89,17 @@ def drop_introducers(tokens: Sequence[Token], dialect: Dialect) -> list[Token]:
 
 
 def map_clauses(tokens: Sequence[Token], dialect: Dialect) -> list[Token]:
-    """Tokens with words, options, character sets and collations in the target's way."""
+    """`tokens` with keywords, options, character sets and collations as the target writes them."""
     tokens, mapped = drop_introducers(tokens, dialect), list[Token]()
     at = 0
     while at < len(tokens):
-        put, at = _clause(tokens, at, dialect)
+        put, at = _map_clause(tokens, at, dialect)
         mapped += put
     return mapped
 
 
-def _clause(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
-    """(what replaces the clause at `at`, index after it)."""
+def _map_clause(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
+    """(tokens that replace the clause at `at`, index after the clause)."""
     token = tokens[at]
     if token.kind is not TokenKind.WORD:
         return [token], at + 1
@@ -106,16 +109,16 @@ def _clause(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[To
     if word in DROPPED_OPTIONS:
         return [], _after_value(tokens, at + 1)
     if word == "COLLATE":
-        return _collate(tokens, at, dialect)
+        return _map_collate(tokens, at, dialect)
     if at + 1 < len(tokens) and tokens[at + 1].is_mark("(") and word in ("CHARSET", "COLLATION"):
-        # The functions of that name.
+        # These are the functions CHARSET() and COLLATION().
         return [token], at + 1
     if word == "CHARSET" or (word == "CHARACTER" and at + 1 < len(tokens) and tokens[at + 1].is_word("SET")):
-        return _charset(tokens, at, dialect)
-    return _mariadb_word(tokens, at, word) if dialect == "mariadb" else ([token], at + 1)
+        return _map_charset(tokens, at, dialect)
+    return _map_mariadb_word(tokens, at, word) if dialect == "mariadb" else ([token], at + 1)
 
 
-def _mariadb_word(tokens: Sequence[Token], at: int, word: str) -> tuple[list[Token], int]:
+def _map_mariadb_word(tokens: Sequence[Token], at: int, word: str) -> tuple[list[Token], int]:
     return (spaced_tokens(_MARIADB_WORDS[word]) if word in _MARIADB_WORDS else [tokens[at]]), at + 1
 
 
@@ -129,15 +132,15 @@ def _after_value(tokens: Sequence[Token], at: int) -> int:
     return at + 1 if takes else at
 
 
-def _collate(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
-    value = _value_at(tokens, at + 1)
+def _map_collate(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
+    value = _find_value(tokens, at + 1)
     name = target_collation(tokens[value].value, dialect)
     return [tokens[at], *spaced_tokens(name)], value + 1
 
 
-def _charset(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
-    """A character set named alone gets TiDB's collation for it: the target's default differs."""
-    value = _value_at(tokens, at + (1 if tokens[at].is_word("CHARSET") else 2))
+def _map_charset(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
+    """Add TiDB's default collation to a character set that is named alone, because the target's default differs."""
+    value = _find_value(tokens, at + (1 if tokens[at].is_word("CHARSET") else 2))
     name = tokens[value].value.lower()
     put = spaced_tokens(f"CHARACTER SET {target_charset(name, dialect)}")
     following = tokens[value + 1 : value + 3]
@@ -146,17 +149,18 @@ def _charset(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[T
     return put, value + 1
 
 
-def _value_at(tokens: Sequence[Token], at: int) -> int:
+def _find_value(tokens: Sequence[Token], at: int) -> int:
     at += at < len(tokens) and tokens[at].is_mark("=")
     if at >= len(tokens):
-        raise Unmappable("a character set or collation without a name")
+        raise Unmappable("a character set or collation clause without a name")
     return at
 
 
-def _generated(
+def _map_generated(
     column: Sequence[Token], info: ColumnInfo | None, table: TableDef | None, dialect: Dialect
 ) -> list[Token]:
-    """MariaDB knows no NULL or NOT NULL on a generated column, and no generated column in a primary key."""
+    """Adapt a generated column: MariaDB has neither NULL nor NOT NULL on it, and no generated column in a primary
+    key."""
     column = drop_generation_if_written(column, info, table, dialect)
     at = next((i for i, token in enumerate(column) if token.is_word("AS")), None)
     if dialect != "mariadb" or at is None or at + 1 >= len(column) or not column[at + 1].is_mark("("):
@@ -165,28 +169,28 @@ def _generated(
     return [*column[: end + 1], *(token for token in column[end + 1 :] if not token.is_word("NOT", "NULL"))]
 
 
-def _own_expression(column: list[Token], info: ColumnInfo | None) -> list[Token]:
-    """The expression of a generated column as TiDB understood it, where the restored text says another one.
+def _put_stored_expression(column: list[Token], info: ColumnInfo | None) -> list[Token]:
+    """Put in the stored expression of a generated column if the restored text has a different one.
 
-    With PIPES_AS_CONCAT `a || b` is CONCAT(a, b); the text of the binlog has `a OR b`.
+    With PIPES_AS_CONCAT, `a || b` means CONCAT(a, b), but the text of the binlog has `a OR b`.
     """
     at = next((i for i, token in enumerate(column) if token.is_word("AS")), None)
     if info is None or not info.generated_expr or at is None or at + 1 >= len(column):
         return column
     end = find_closing(column, at + 1)
     own = tokenize(info.generated_expr)
-    if _meaning(column[at + 2 : end]) == _meaning(own):
+    if _normalize_expression(column[at + 2 : end]) == _normalize_expression(own):
         return column
     return [*column[: at + 2], *own, *column[end:]]
 
 
-def _meaning(expression: Sequence[Token]) -> list[str]:
+def _normalize_expression(expression: Sequence[Token]) -> list[str]:
     words = [t for t in expression if not (t.is_mark("(") or t.is_mark(")") or t.is_word(*_INTRODUCERS))]
     return [t.value if t.kind is TokenKind.STRING else t.value.lower() for t in words]
 
 
-def _own_texts(column: list[Token], info: ColumnInfo | None) -> list[Token]:
-    """DEFAULT and COMMENT as the definition has them: with NO_BACKSLASH_ESCAPES the text was read otherwise."""
+def _put_stored_texts(column: list[Token], info: ColumnInfo | None) -> list[Token]:
+    """Put in DEFAULT and COMMENT from the definition: with NO_BACKSLASH_ESCAPES their text was read differently."""
     if info is None:
         return column
     put = list(column)
@@ -212,7 +216,7 @@ def _has_plain_default(info: ColumnInfo) -> bool:
 def drop_generation_if_written(
     column: Sequence[Token], info: ColumnInfo | None, table: TableDef | None, dialect: Dialect
 ) -> list[Token]:
-    """A generated column that the target does not compute (`is_computed`), without its expression."""
+    """Remove the expression of a generated column that the target does not compute (`is_computed`)."""
     at = next((i for i, token in enumerate(column) if token.is_word("AS")), None)
     if info is None or table is None or at is None or not info.is_generated or is_computed(info, table, dialect):
         return list(column)
@@ -221,8 +225,8 @@ def drop_generation_if_written(
     return [*column[:start], *(token for token in column[end + 1 :] if not token.is_word("STORED"))]
 
 
-def _own_elements(column: list[Token], info: ColumnInfo | None) -> list[Token]:
-    """TiDB leaves a backslash in an ENUM or SET element as it is, which a server would take for an escape."""
+def _escape_elements(column: list[Token], info: ColumnInfo | None) -> list[Token]:
+    """Escape backslashes in ENUM and SET elements: TiDB's text does not escape them, but a server reads escapes."""
     plain = info is None or not any("\\" in elem for elem in info.elems)
     if plain or info is None or len(column) < 3 or not column[2].is_mark("("):
         return column
@@ -230,10 +234,10 @@ def _own_elements(column: list[Token], info: ColumnInfo | None) -> list[Token]:
     return [*column[:2], *tokenize(f"({elements})"), *column[find_closing(column, 2) + 1 :]]
 
 
-def _own_collation(
+def _put_collation(
     column: list[Token], info: ColumnInfo | None, table: TableDef | None, dialect: Dialect
 ) -> list[Token]:
-    """The column with its collation said, where it is not the table's and the text leaves it out."""
+    """Add the column's collation if the text does not name it and it differs from the table's."""
     if table is None or info is None or info.charset in ("", "binary") or info.collate == table.collate:
         return column
     if not lacks_charset(column) or (not info.elems and info.type_name not in _TEXT_TYPES):

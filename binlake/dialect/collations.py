@@ -1,12 +1,12 @@
-"""Collations and character sets of TiDB in the names of the target (docs/understand/target-mapping.md)."""
+"""The target's names for TiDB's collations and character sets (docs/understand/target-mapping.md)."""
 
 from __future__ import annotations
 
 from binlake.base.dialects import Dialect
 
 MARIADB_COLLATIONS = {
-    # MariaDB 10.11 has no UCA 9.0.0; UCA 14.0.0 without padding is its nearest, and the presence check of finalize
-    # finds a pair of keys that the two weigh differently.
+    # MariaDB 10.11 has no UCA 9.0.0; the nearest is UCA 14.0.0 without padding. If the two compare a pair of keys
+    # differently, the presence check of finalize detects it.
     "utf8mb4_0900_ai_ci": "utf8mb4_uca1400_nopad_ai_ci",
     "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
 }
@@ -20,7 +20,7 @@ DEFAULT_COLLATIONS = {
     "binary": "binary",
     "gbk": "gbk_chinese_ci",
 }
-"""What TiDB takes when a character set is named alone; MySQL-family servers take another."""
+"""TiDB's default collation of each character set; MySQL-family servers have other defaults."""
 
 
 def target_collation(name: str, dialect: Dialect) -> str:

@@ -1,4 +1,4 @@
-"""What the clauses of an ALTER TABLE do to the names of columns: ids of columns do not say it of every server.
+"""Find the columns that the clauses of an ALTER TABLE rename, add or drop; column ids do not show it for every server.
 
 All names are folded. A statement of another kind has no clauses.
 """
@@ -12,63 +12,63 @@ from binlake.dialect.tokens import Token, TokenKind, find_closing, past_exists, 
 from binlake.rows.schema.names import fold_name
 
 KEY_HEADS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "PRIMARY", "CONSTRAINT", "FOREIGN", "CHECK")
-"""What follows ADD or DROP where it is about a key or constraint."""
+"""Keywords after ADD or DROP of a key or constraint."""
 
 
 def clauses_of_alter(tokens: Sequence[Token]) -> list[Token]:
-    """The tokens behind the names of an ALTER TABLE, without comments; none of another statement."""
+    """The tokens after the table name of an ALTER TABLE, without comments; empty for another statement."""
     plain = [token for token in tokens if token.kind not in (TokenKind.FEATURE, TokenKind.COMMENT)]
     statement = classify_tokens(plain)
     return plain[statement.rest :] if statement.kind is Kind.ALTER_TABLE else []
 
 
 def changed_columns(clauses: Sequence[Token]) -> dict[str, str]:
-    """The former name by the new one of each `CHANGE [COLUMN] former new ...`, which may be the same."""
-    found = dict[str, str]()
+    """New name -> former name of each `CHANGE [COLUMN] former new ...`; the two may be equal."""
+    former_names = dict[str, str]()
     for clause in split_list(clauses):
         if clause and clause[0].is_word("CHANGE"):
-            at = _place_of_name(clause)
-            found[fold_name(clause[at + 1].value)] = fold_name(clause[at].value)
-    return found
+            at = _find_name(clause)
+            former_names[fold_name(clause[at + 1].value)] = fold_name(clause[at].value)
+    return former_names
 
 
 def renamed_columns(clauses: Sequence[Token]) -> dict[str, str]:
-    """The former name by the new one of each column that a CHANGE or RENAME COLUMN gives another name."""
-    found = changed_columns(clauses)
+    """New name -> former name of each column that a CHANGE or RENAME COLUMN renames."""
+    former_names = changed_columns(clauses)
     for clause in split_list(clauses):
         if len(clause) > 4 and clause[0].is_word("RENAME") and clause[1].is_word("COLUMN"):
-            at = _place_of_name(clause)
-            found[fold_name(clause[at + 2].value)] = fold_name(clause[at].value)
-    return {new: former for new, former in found.items() if new != former}
+            at = _find_name(clause)
+            former_names[fold_name(clause[at + 2].value)] = fold_name(clause[at].value)
+    return {new: former for new, former in former_names.items() if new != former}
 
 
 def dropped_columns(clauses: Sequence[Token]) -> set[str]:
     """The columns of each `DROP [COLUMN] name`."""
-    return _columns_behind("DROP", clauses)
+    return _columns_after("DROP", clauses)
 
 
 def added_columns(clauses: Sequence[Token]) -> set[str]:
     """The columns of each `ADD [COLUMN] name ...`, and of each `ADD [COLUMN] (name ..., name ...)`."""
-    return _columns_behind("ADD", clauses)
+    return _columns_after("ADD", clauses)
 
 
 def read_added_elements(clause: Sequence[Token]) -> list[list[Token]]:
-    """The columns and keys of `ADD [COLUMN] [IF NOT EXISTS] (element, element ...)`; none of another clause."""
-    at = _place_of_name(clause) if len(clause) > 1 and clause[0].is_word("ADD") else len(clause)
+    """The columns and keys of `ADD [COLUMN] [IF NOT EXISTS] (element, element ...)`; empty for another clause."""
+    at = _find_name(clause) if len(clause) > 1 and clause[0].is_word("ADD") else len(clause)
     if at >= len(clause) or not clause[at].is_mark("("):
         return []
     return split_list(clause[at + 1 : find_closing(clause, at)])
 
 
-def _columns_behind(verb: str, clauses: Sequence[Token]) -> set[str]:
+def _columns_after(verb: str, clauses: Sequence[Token]) -> set[str]:
     columns = set[str]()
     for clause in split_list(clauses):
         if len(clause) > 1 and clause[0].is_word(verb):
-            elements = read_added_elements(clause) or [clause[_place_of_name(clause) :]]
+            elements = read_added_elements(clause) or [clause[_find_name(clause) :]]
             names = [element[0] for element in elements if element]
             columns |= {fold_name(name.value) for name in names if not name.is_word("PARTITION", *KEY_HEADS)}
     return columns
 
 
-def _place_of_name(clause: Sequence[Token]) -> int:
+def _find_name(clause: Sequence[Token]) -> int:
     return past_exists(clause, 1 + clause[1].is_word("COLUMN"))

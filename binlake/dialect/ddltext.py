@@ -1,4 +1,4 @@
-"""A DDL of which nothing but its text is known, or given, in the form that the mapping takes."""
+"""A DDL that is given only as text, in the form that the mapping accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOTHING = Definitions((), ())
 
 @dataclass(frozen=True)
 class DdlText:
-    """A `RoutedDdl`: `sql` has the target's names; `before` and `after` only where somebody knows them."""
+    """A `RoutedDdl`: `sql` has the target's names; `before` and `after` are empty unless the definitions are known."""
 
     commit_ts: int
     db: str

@@ -1,4 +1,4 @@
-"""Indexes on expressions, of which MariaDB has none: they go; the source keeps what they say, and rows are equal."""
+"""Leave out indexes on expressions, which MariaDB does not have; the source enforces them, so rows stay equal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def makes_expression_index(tokens: Sequence[Token]) -> bool:
         return False
     inside = tokens[head + 1 : find_closing(tokens, head)]
     starts = [inside[0], *(b for a, b in pairwise(inside) if a.is_mark(","))] if inside else []
-    # A column def such as `a` DECIMAL(1,2) UNIQUE has its key word behind the parenthesis.
+    # A column definition such as `a` DECIMAL(1,2) UNIQUE has its key word after the parenthesis.
     return any(token.is_mark("(") for token in starts)
 
 
@@ -34,6 +34,6 @@ def names_expression_index(tokens: Sequence[Token], tables: Iterable[TableDef]) 
 
 
 def expression_indexes(table: TableDef) -> frozenset[str]:
-    """Names (lower case) of the table's indexes with a part that is not a column: TiDB keeps a hidden column for it."""
+    """Names (lower case) of the table's indexes on an expression: TiDB stores the expression as a hidden column."""
     hidden = (fold_name(i.name) for i in table.indexes if any(table.column(part.name) is None for part in i.columns))
     return frozenset(hidden)

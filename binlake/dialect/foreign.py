@@ -1,6 +1,6 @@
-"""The index that a foreign key brings along, said in words.
+"""Write the index that TiDB creates for a foreign key explicitly.
 
-A server makes it by itself, but takes its own away again as soon as another one will do; TiDB keeps it under its name.
+A server creates such an index too, but drops it as soon as another index can serve; TiDB keeps it under its name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from binlake.statements.literal import quote_name
 def foreign_key_indexes(
     elements: Sequence[Sequence[Token]], before: TableDef | None, after: TableDef | None
 ) -> list[list[Token]]:
-    """`INDEX name (columns)` of each index that TiDB made for a foreign key and that `elements` do not name."""
+    """`INDEX name (columns)` for each index that TiDB created for a foreign key and that `elements` do not name."""
     if after is None:
         return []
     keys = {fold_name(key["fk_name"]["O"]) for key in after.raw.get("fk_info") or ()}
@@ -26,7 +26,7 @@ def foreign_key_indexes(
 
 
 def spell_foreign_key(spec: list[Token], before: TableDef | None) -> list[Token]:
-    """`DROP FOREIGN KEY name` with the name as it was given: MariaDB distinguishes letter cases."""
+    """`DROP FOREIGN KEY name` with the name as it was created, because MariaDB distinguishes letter case."""
     words = [token.text.upper() for token in spec[:3]]
     if before is None or len(spec) < 4 or words != ["DROP", "FOREIGN", "KEY"]:
         return spec

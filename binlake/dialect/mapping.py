@@ -1,4 +1,4 @@
-"""TiDB's DDL text in the dialect of the target: what cannot be said there stops clearly.
+"""Write TiDB's DDL text in the dialect of the target. A DDL that the target cannot express raises a clear error.
 
 Each change is a row of docs/understand/target-mapping.md. Sources:
 DESIGN 4 (charset and collation of each CREATE), tidb-binlog 1.11, 1.14, 5.10; hazards R-28.
@@ -41,48 +41,48 @@ from binlake.statements.writtencolumns import is_computed
 
 
 class RoutedDdl(Protocol):
-    """What a statement is made of: `sql`, the DDL's text with the target's names; `db` and `table` of its job."""
+    """A DDL whose names are the target's: its text, the database and table of its job, and the definitions."""
 
     @property
     def commit_ts(self) -> int:
-        """Its place."""
+        """The DDL's position."""
 
     @property
     def db(self) -> str:
-        """The database of its job."""
+        """The database of the DDL's job."""
 
     @property
     def table(self) -> str:
-        """The table of its job."""
+        """The table of the DDL's job."""
 
     @property
     def sql(self) -> str:
-        """Its text."""
+        """The DDL's text, with the target's names."""
 
     @property
     def before(self) -> Definitions:
-        """What it touches, before it."""
+        """The definitions that the DDL touches, as they were before it."""
 
     @property
     def after(self) -> Definitions:
-        """What it touches, after it."""
+        """The definitions that the DDL touches, as they are after it."""
 
 
 @dataclass(frozen=True)
 class MappedDdl:
-    """What the target runs: `sql` in order (a USE first), or nothing and the `reason` why."""
+    """The statements that the target runs, in order (a USE first), or none and the `reason` for it."""
 
     sql: tuple[str, ...]
     reason: str = ""
 
 
 def map_ddl(ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
-    """The statements for `dialect`. Raises TargetRefused naming commit_ts, the clause and what to do.
+    """The statements for `dialect`. Raises TargetRefused naming commit_ts, the clause and the remedy.
 
-    A batch CREATE (job type 60: a restore makes many tables in one job) has a text of several statements.
+    The text of a batch CREATE (job type 60: a restore creates many tables in one job) has several statements.
     """
     try:
-        parts = split_statements(_plain(ddl.sql, dialect))
+        parts = split_statements(_tokenize_plain(ddl.sql, dialect))
     except SchemaError as error:
         raise inexpressible(ddl, dialect, error.message) from error
     mapped = [_map_one(tokens, ddl, dialect) for tokens in parts]
@@ -94,43 +94,47 @@ def map_ddl(ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
 
 def _map_one(tokens: list[Token], ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
     statement = classify_tokens(tokens)
-    tokens = put_stored_bounds(tokens, _altered(statement, ddl))
+    tokens = put_stored_bounds(tokens, _find_altered_table(statement, ddl))
     reason = _skip_reason(tokens, statement, ddl, dialect)
     if reason:
         return MappedDdl((), reason)
     try:
         mapped = (
-            _with_own_defaults(tokens, statement, ddl)
+            _put_stored_defaults(tokens, statement, ddl)
             if dialect == "tidb"
-            else _mapped(tokens, statement, ddl, dialect)
+            else _map_statement(tokens, statement, ddl, dialect)
         )
         if statement.kind is Kind.ALTER_TABLE and not mapped[statement.rest :]:
-            return MappedDdl((), _nothing_left(tokens[statement.rest :], ddl, dialect))
-        text = _texts(mapped, statement, ddl, dialect)
+            return MappedDdl((), _empty_alter_reason(tokens[statement.rest :], ddl, dialect))
+        text = _make_statements(mapped, statement, ddl, dialect)
     except Unmappable as error:
         raise inexpressible(ddl, dialect, error.clause) from None
-    use = () if _on_database(statement.kind) or not ddl.db else (f"USE {quote_name(_home(statement, ddl))}",)
+    use = (
+        ()
+        if _is_on_database(statement.kind) or not ddl.db
+        else (f"USE {quote_name(_find_session_db(statement, ddl))}",)
+    )
     return MappedDdl((*use, *text))
 
 
-def _texts(mapped: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> tuple[str, ...]:
-    """The statements of one DDL: what values it fills in or converts is what the source's session made of them."""
+def _make_statements(mapped: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> tuple[str, ...]:
+    """The statements of one DDL; values that it fills or converts become what they became in the source's session."""
     if statement.kind is not Kind.ALTER_TABLE:
         return (render(mapped),)
     head, specs = mapped[: statement.rest], split_list(mapped[statement.rest :])
-    before, after = _table(ddl.before, statement, ddl), _altered(statement, ddl)
+    before, after = _find_table(ddl.before, statement, ddl), _find_altered_table(statement, ddl)
     alter = Alter(head, before, after, ddl.after.session, dialect) if before is not None and after is not None else None
-    added = _added(ddl)
+    added = _find_added_columns(ddl)
     if after is not None and any(c.generated_stored and not is_computed(c, after, dialect) for c in added):
         raise Unmappable("a new stored generated column whose values only the source can compute")
     clock = find_fill_times(added)
     if len(clock) > 1 and dialect == "tidb":
-        raise Unmappable("columns that the source filled with different times")
+        raise Unmappable("several new columns that the source filled with different times")
     specs, later = fill_specs(specs, added, len(clock) > 1, dialect)
     converted = alter.conversions(specs) if alter is not None else []
     if alter is not None and (converted or alter.changes_values):
         if clock and not alter.can_fill_times(converted):
-            raise Unmappable("a change of values together with a new column of the time")
+            raise Unmappable("a conversion of values together with a new column that has the current time as default")
         texts = alter.statements(specs, converted, has_time=bool(clock))
     else:
         texts = (render([*head, *join_list(specs)]),)
@@ -143,62 +147,62 @@ def _texts(mapped: list[Token], statement: Classified, ddl: RoutedDdl, dialect: 
     return (*texts, *(render([*head, *spec]) for spec in later))
 
 
-def _added(ddl: RoutedDdl) -> list[ColumnInfo]:
-    """The columns that an ALTER adds to a table."""
+def _find_added_columns(ddl: RoutedDdl) -> list[ColumnInfo]:
+    """The columns that the DDL, an ALTER, adds to a table."""
     had = {column.id for table in ddl.before.tables for column in table.columns}
     return [c for table in ddl.after.tables for c in table.columns if ddl.before.tables and c.id not in had]
 
 
-def _altered(statement: Classified, ddl: RoutedDdl) -> TableDef | None:
-    """The definition behind the DDL of the table that its text names."""
+def _find_altered_table(statement: Classified, ddl: RoutedDdl) -> TableDef | None:
+    """The definition, after the DDL, of the table that its text names."""
     if not statement.tables:
         return None
-    return _table(ddl.after, statement, ddl) or (ddl.after.tables[0] if len(ddl.after.tables) == 1 else None)
+    return _find_table(ddl.after, statement, ddl) or (ddl.after.tables[0] if len(ddl.after.tables) == 1 else None)
 
 
-def _with_own_defaults(tokens: list[Token], statement: Classified, ddl: RoutedDdl) -> list[Token]:
-    """For a target that speaks TiDB's SQL: its session has another zone than the source's."""
-    table = _altered(statement, ddl)
+def _put_stored_defaults(tokens: list[Token], statement: Classified, ddl: RoutedDdl) -> list[Token]:
+    """Put stored defaults into the tokens for a TiDB target, whose session has another time zone than the source's."""
+    table = _find_altered_table(statement, ddl)
     if table is None or statement.kind not in (Kind.CREATE_TABLE, Kind.ALTER_TABLE):
         return tokens
     if statement.kind is Kind.ALTER_TABLE:
-        specs = [_spec_with_own_default(part, table) for part in split_list(tokens[statement.rest :])]
+        specs = [_put_default_into_spec(part, table) for part in split_list(tokens[statement.rest :])]
         return [*tokens[: statement.rest], *join_list(specs)]
     end = find_closing(tokens, statement.rest)
-    parts = [_own_column(part, table) for part in split_list(tokens[statement.rest + 1 : end])]
+    parts = [_map_tidb_column(part, table) for part in split_list(tokens[statement.rest + 1 : end])]
     return [*tokens[: statement.rest + 1], *join_list(parts), *tokens[end:]]
 
 
-def _spec_with_own_default(part: list[Token], table: TableDef) -> list[Token]:
-    column = _column_part(part)
+def _put_default_into_spec(part: list[Token], table: TableDef) -> list[Token]:
+    column = _find_column_definition(part)
     if column:
-        return [*part[: len(part) - len(column)], *_own_column(column, table)]
+        return [*part[: len(part) - len(column)], *_map_tidb_column(column, table)]
     return _set_default(part, table)
 
 
-def _own_column(column: list[Token], table: TableDef) -> list[Token]:
+def _map_tidb_column(column: list[Token], table: TableDef) -> list[Token]:
     info = table.column(column[0].value)
     return put_stored_default(drop_generation_if_written(column, info, table, "tidb"), info)
 
 
 def _set_default(part: list[Token], table: TableDef) -> list[Token]:
-    """`ALTER [COLUMN] name SET DEFAULT value`."""
+    """Put the stored value into `ALTER [COLUMN] name SET DEFAULT value`."""
     if len(part) < 4 or not part[0].is_word("ALTER"):
         return part
     return put_stored_set_default(part, table.column(part[1 + part[1].is_word("COLUMN")].value))
 
 
-def _home(statement: Classified, ddl: RoutedDdl) -> str:
+def _find_session_db(statement: Classified, ddl: RoutedDdl) -> str:
     return session_db(statement, ddl.before.tables, ddl.db)
 
 
-def _plain(query: str, dialect: Dialect) -> list[Token]:
+def _tokenize_plain(query: str, dialect: Dialect) -> list[Token]:
     """Tokens without comments; a TiDB target keeps TiDB's own clauses."""
     dropped = {TokenKind.COMMENT} if dialect == "tidb" else {TokenKind.COMMENT, TokenKind.FEATURE}
     return [token for token in tokenize(query) if token.kind not in dropped]
 
 
-def _on_database(kind: Kind) -> bool:
+def _is_on_database(kind: Kind) -> bool:
     return kind in DATABASES
 
 
@@ -235,29 +239,29 @@ def _is_temporary(tokens: Sequence[Token], ddl: RoutedDdl) -> bool:
     return defined or (tokens[0].is_word("CREATE") and len(tokens) > 1 and tokens[1].is_word("GLOBAL"))
 
 
-def _mapped(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
+def _map_statement(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
     kind = statement.kind
     if kind is Kind.OTHER or not (statement.tables or kind is Kind.ALTER_DATABASE):
         raise Unmappable(render(tokens[:3]))
     if kind in (Kind.CREATE_SEQUENCE, Kind.ALTER_SEQUENCE, Kind.DROP_SEQUENCE) and dialect == "mysql":
         raise Unmappable("SEQUENCE")
     if kind is Kind.CREATE_TABLE:
-        return _create_table(tokens, statement, ddl, dialect)
+        return _map_create_table(tokens, statement, ddl, dialect)
     if kind is Kind.ALTER_TABLE:
-        return _alter_table(tokens, statement, ddl, dialect)
+        return _map_alter_table(tokens, statement, ddl, dialect)
     if kind in (Kind.CREATE_DATABASE, Kind.ALTER_DATABASE):
-        return _database(tokens, statement, ddl, dialect)
+        return _map_database(tokens, statement, ddl, dialect)
     if kind in (Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE):
-        return _drop(tokens, statement, ddl)
+        return _map_drop(tokens, statement, ddl)
     if kind is Kind.CREATE_VIEW:
-        return _view(tokens)
+        return _map_view(tokens)
     if kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX):
-        return _without_online(map_element(tokens, None, None, dialect))
+        return _remove_algorithm(map_element(tokens, None, None, dialect))
     return tokens
 
 
-def _create_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
-    table = _table(ddl.after, statement, ddl)
+def _map_create_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
+    table = _find_table(ddl.after, statement, ddl)
     start = statement.rest
     end = find_closing(tokens, start)
     parts = split_list(tokens[start + 1 : end])
@@ -273,26 +277,26 @@ def _create_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, di
     return [*tokens[: start + 1], *join_list(elements), tokens[end], *options, *tokens[partition:]]
 
 
-def _alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
-    table = _altered(statement, ddl)
+def _map_alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
+    table = _find_altered_table(statement, ddl)
     _require_same_key(ddl, table, dialect)
-    before = _table(ddl.before, statement, ddl)
+    before = _find_table(ddl.before, statement, ddl)
     parts = [part for spec in split_list(tokens[statement.rest :]) for part in _split_added_columns(spec)]
     kept = [p for p in parts if not (_on_expression_index(p, ddl, dialect) or is_check_spec(p, before))]
     kept = [put_stored_partition(spell_foreign_key(part, before), before) for part in kept]
-    specs = [_spec(part, table, dialect) for part in kept]
+    specs = [_map_spec(part, table, dialect) for part in kept]
     specs += [[*spaced_tokens("ADD"), *index] for index in foreign_key_indexes(parts, before, table)]
     specs += check_specs(before, table, dialect) if table is not None else []
     return [*tokens[: statement.rest], *join_list([spec for spec in specs if spec])]
 
 
 def _split_added_columns(spec: list[Token]) -> list[list[Token]]:
-    """`ADD [COLUMN] (a …, b …)` as a spec for each column."""
+    """Split `ADD [COLUMN] (a …, b …)` into one spec per column."""
     start = 2 if len(spec) > 1 and spec[1].is_word("COLUMN") else 1
     if len(spec) <= start or not spec[0].is_word("ADD") or not spec[start].is_mark("("):
         return [spec]
     inside = split_list(spec[start + 1 : find_closing(spec, start)])
-    # An element of the list may be an index: it takes no COLUMN.
+    # An element of the list may be an index, which takes no keyword COLUMN.
     words_of = [
         spaced_tokens("ADD COLUMN") if part and part[0].kind is TokenKind.NAME else spaced_tokens("ADD")
         for part in inside
@@ -300,7 +304,7 @@ def _split_added_columns(spec: list[Token]) -> list[list[Token]]:
     return [[*head, replace(part[0], space=True), *part[1:]] for head, part in zip(words_of, inside, strict=True)]
 
 
-def _nothing_left(specs: Sequence[Token], ddl: RoutedDdl, dialect: Dialect) -> str:
+def _empty_alter_reason(specs: Sequence[Token], ddl: RoutedDdl, dialect: Dialect) -> str:
     if any(_on_expression_index(part, ddl, dialect) for part in split_list(specs)):
         return _NO_EXPRESSION_INDEX
     return "only options of TiDB remain, nothing for the target"
@@ -313,7 +317,10 @@ def _on_expression_index(tokens: Sequence[Token], ddl: RoutedDdl, dialect: Diale
 
 
 def _require_same_key(ddl: RoutedDdl, table: TableDef | None, dialect: Dialect) -> None:
-    """A generated column that enters or leaves the primary key would have to change its nature (`is_computed`)."""
+    """Raise Unmappable if a generated column would start or stop being computed by the target (`is_computed`).
+
+    That happens when the column enters or leaves the primary key.
+    """
     for former in ddl.before.tables:
         for column in former.columns:
             now = table.column(column.name) if table is not None and table.id == former.id else None
@@ -323,19 +330,19 @@ def _require_same_key(ddl: RoutedDdl, table: TableDef | None, dialect: Dialect) 
                 raise Unmappable("a change of a primary key on a generated column")
 
 
-def _spec(part: list[Token], table: TableDef | None, dialect: Dialect) -> list[Token]:
+def _map_spec(part: list[Token], table: TableDef | None, dialect: Dialect) -> list[Token]:
     if part and part[0].is_word("ALGORITHM", "LOCK"):
         return []
     if len(part) > 1 and part[-1].is_word("VALIDATION") and part[-2].is_word("WITH", "WITHOUT"):
         return part[:-2]
-    column = _column_part(part)
+    column = _find_column_definition(part)
     if column and table is not None:
         plain = drop_checks(column)
         return map_element([*part[: len(part) - len(column)], *plain], plain, table, dialect)
     return map_element(part if table is None else _set_default(part, table), column, table, dialect)
 
 
-def _column_part(part: list[Token]) -> list[Token] | None:
+def _find_column_definition(part: list[Token]) -> list[Token] | None:
     """The column definition inside `ADD|MODIFY|CHANGE [COLUMN] …`, from the new name on."""
     if not part or not part[0].is_word("ADD", "MODIFY", "CHANGE"):
         return None
@@ -348,27 +355,28 @@ def _column_part(part: list[Token]) -> list[Token] | None:
     return part[at:] if at < len(part) and part[at].kind in kinds else None
 
 
-def _database(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
+def _map_database(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
     options = map_clauses(tokens[statement.rest :], dialect)
     named = statement.tables[0][1] if statement.tables else ddl.db
     database = next((db for db in ddl.after.databases if fold_name(db.name) == fold_name(named)), None)
     if statement.kind is Kind.CREATE_DATABASE and database is not None and lacks_charset(options):
         options = [*_charset_words(database, dialect), *options]
-    # Without a name it means the session's database, which at the target is any.
+    # Without a name the statement changes the session's database, which may be another one at the target.
     name = [] if statement.tables else spaced_tokens(quote_name(named))
     return [*tokens[: statement.rest], *name, *options]
 
 
-def _drop(tokens: list[Token], statement: Classified, ddl: RoutedDdl) -> list[Token]:
-    """`DROP TABLE a, b` gives a job per table, each with the whole text: only the job's own are dropped (R-28)."""
+def _map_drop(tokens: list[Token], statement: Classified, ddl: RoutedDdl) -> list[Token]:
+    """Keep only the job's own tables in a list: `DROP TABLE a, b` gives a job per table, each with the whole text
+    (R-28)."""
     own = {fold_pair((table.db, table.name)) for table in ddl.before.tables} or {fold_pair((ddl.db, ddl.table))}
     named = [(db or ddl.db, name) for db, name in statement.tables]
     kept = [qualified(db, name) for db, name in named if fold_pair((db, name)) in own]
     return tokens if len(named) == 1 or not kept else [*tokens[: statement.rest], *tokenize(" " + ", ".join(kept))]
 
 
-def _view(tokens: list[Token]) -> list[Token]:
-    """The definer of the source need not exist at the target; who applies becomes the definer."""
+def _map_view(tokens: list[Token]) -> list[Token]:
+    """Replace the definer, who need not exist at the target, by the user who applies the DDL."""
     at = next((i for i, token in enumerate(tokens) if token.is_word("DEFINER")), None)
     security = next((i for i, token in enumerate(tokens) if token.is_word("SQL", "VIEW")), len(tokens))
     if at is None or at > security:
@@ -376,8 +384,8 @@ def _view(tokens: list[Token]) -> list[Token]:
     return [*tokens[: at + 1], *spaced_tokens("= CURRENT_USER"), *tokens[security:]]
 
 
-def _without_online(tokens: list[Token]) -> list[Token]:
-    """Without `ALGORITHM = x` and `LOCK = x`: a target that cannot do it that way would refuse."""
+def _remove_algorithm(tokens: list[Token]) -> list[Token]:
+    """Remove `ALGORITHM = x` and `LOCK = x`: a target that does not support them for this DDL would refuse it."""
     kept: list[Token] = []
     skip = 0
     for index, token in enumerate(tokens):
@@ -389,7 +397,7 @@ def _without_online(tokens: list[Token]) -> list[Token]:
     return kept
 
 
-def _table(side: Definitions, statement: Classified, ddl: RoutedDdl) -> TableDef | None:
+def _find_table(side: Definitions, statement: Classified, ddl: RoutedDdl) -> TableDef | None:
     db, name = statement.tables[0]
     wanted = fold_pair((db or ddl.db, name))
     return next((table for table in side.tables if fold_pair((table.db, table.name)) == wanted), None)
@@ -403,11 +411,11 @@ def _charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:
 
 
 def inexpressible(ddl: RoutedDdl, dialect: Dialect, clause: str) -> TargetRefused:
-    """The error for a DDL that no statement of `dialect` expresses, with its place and what to do."""
+    """The error for a DDL that `dialect` cannot express, with its position and the remedy."""
     return TargetRefused(
         f"a DDL cannot be expressed in {dialect}: {clause}",
         where={"commit_ts": ddl.commit_ts, "db": ddl.db, "table": ddl.table, "query": ddl.sql[:200]},
         hint="replace it by a statement that the target accepts (ddl-replacement); or make the same change at the "
-        "target by hand and name its commit_ts in filter.ignore-txn-commit-ts; or leave the table out by"
+        "target by hand and list its commit_ts in filter.ignore-txn-commit-ts; or exclude the table by"
         " filter.ignore-table; then run merge again",
     )

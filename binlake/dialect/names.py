@@ -1,7 +1,7 @@
-"""The names of tables and databases in DDL text: their positions, and the text with the target's names instead.
+"""Find the names of tables and databases in DDL text, and replace them by the target's names.
 
-Names are read from the grammar, never searched in the text: a string, a column or an index of the same name stays.
-A name that is put in is always qualified. A list (DROP, RENAME) keeps only what is the statement's own (R-28).
+Names are found by the grammar, never by searching the text: a string, column or index of the same name stays. An
+inserted name is always qualified. A list (DROP, RENAME) keeps only the objects of the statement's own job (R-28).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DROPS = frozenset({Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE})
 
 
 class StatementNames(Protocol):
-    """Names at the target, by those that a statement at the source says."""
+    """Gives the target's names for the names in a statement of the source."""
 
     def table(self, db: str, table: str, *, new: bool = False) -> tuple[str, str]:
         """(db, table) at the target; `new`: the statement gives the table this name."""
@@ -34,7 +34,7 @@ class StatementNames(Protocol):
 
 @dataclass(frozen=True)
 class NameSpan:
-    """Tokens start to end (exclusive) that name a table or database; `named` has an empty db where none is written.
+    """Tokens start to end (exclusive) that name a table or database; the db of `named` is empty if none is written.
 
     `new`: the statement gives a table this name.
     """
@@ -47,14 +47,14 @@ class NameSpan:
 
 
 def session_db(statement: Classified, before: Collection[TableDef], job_db: str) -> str:
-    """The database that bare names mean. A rename into another database has the new one in its job."""
+    """The database that unqualified names mean. The job of a rename into another database names the new one."""
     bare = {fold_name(name) for db, name in statement.tables if not db}
     homes = {table.db for table in before if fold_name(table.name) in bare}
     return homes.pop() if len(homes) == 1 else job_db
 
 
 def split_statements(tokens: list[Token]) -> list[list[Token]]:
-    """`tokens` cut at semicolons; text without a token is one empty statement."""
+    """Split `tokens` at semicolons; no tokens give one empty statement."""
     parts: list[list[Token]] = [[]]
     for token in tokens:
         if token.is_mark(";"):
@@ -65,9 +65,9 @@ def split_statements(tokens: list[Token]) -> list[list[Token]]:
 
 
 def put_target_names(query: str, default_db: str, names: StatementNames, own: Collection[NameRef] = ()) -> str:
-    """`query` with the target's names. `own`: (db, table) of what the statement may still name in a list, empty = all.
+    """`query` with the target's names. `own`: (db, table) of the objects to keep in a list, empty = all.
 
-    Text that has the target's names already is unchanged. Raises SchemaError for text that cannot be tokenized.
+    Text that already has the target's names is unchanged. Raises SchemaError for text that cannot be tokenized.
     """
     tokens = [token for token in tokenize(query) if token.kind is not TokenKind.COMMENT]
     wanted = {fold_pair(name) for name in own}
@@ -77,32 +77,32 @@ def put_target_names(query: str, default_db: str, names: StatementNames, own: Co
 
 
 def _put_target_names(tokens: list[Token], default_db: str, names: StatementNames, own: set[NameRef]) -> list[Token]:
-    """The same tokens where every name is the target's."""
+    """Put the target's names into `tokens`; returns `tokens` itself if they already have these names."""
     statement = classify_tokens(tokens)
-    put = _own_parts(tokens, statement, default_db, own)
+    put = _keep_own_parts(tokens, statement, default_db, own)
     spans = find_names(put)
-    named = _named_in_order(spans, default_db, names)
+    named = _target_names(spans, default_db, names)
     view = statement.kind is Kind.CREATE_VIEW
-    said = all(_full_as_written(span, default_db) == name for span, name in zip(spans, named, strict=True))
-    if said and put is tokens and not (view and view_differs(put[statement.rest :], default_db, names.table)):
+    unchanged = all(_name_as_written(span, default_db) == name for span, name in zip(spans, named, strict=True))
+    if unchanged and put is tokens and not (view and view_differs(put[statement.rest :], default_db, names.table)):
         return tokens
     if view:
         put = [*put[: statement.rest], *view_names(put[statement.rest :], default_db, names.table)]
     put = list(put)
     for span, name in zip(reversed(spans), reversed(named), strict=True):
-        put[span.start : span.end] = _renamed(put, span, name)
+        put[span.start : span.end] = _name_tokens(put, span, name)
     return put
 
 
-def _named_in_order(spans: Sequence[NameSpan], default_db: str, names: StatementNames) -> list[NameRef]:
-    """What each span is called at the target; a RENAME may take a table further that it has just named itself."""
+def _target_names(spans: Sequence[NameSpan], default_db: str, names: StatementNames) -> list[NameRef]:
+    """The target's name of each span; a RENAME may rename a table again whose name it has just given."""
     given: dict[NameRef, NameRef] = {}
     named: list[NameRef] = []
     for span in spans:
         if span.role == "database":
             named.append((names.database(span.named[1]), ""))
             continue
-        full = _full(span.named, default_db)
+        full = _qualify(span.named, default_db)
         name = names.table(span.named[0] or default_db, span.named[1], new=span.new)
         named.append(name if span.new else given.pop(full, name))
         if span.new:
@@ -110,13 +110,14 @@ def _named_in_order(spans: Sequence[NameSpan], default_db: str, names: Statement
     return named
 
 
-def _full_as_written(span: NameSpan, default_db: str) -> NameRef:
+def _name_as_written(span: NameSpan, default_db: str) -> NameRef:
     db, name = span.named
     return (name, "") if span.role == "database" else (db or default_db, name)
 
 
 def find_names(tokens: Sequence[Token]) -> list[NameSpan]:
-    """Where a statement (tokens without comments) names tables and databases; a view's SELECT left out."""
+    """The spans in which a statement (tokens without comments) names tables and databases, except in a view's
+    SELECT."""
     statement = classify_tokens(tokens)
     if statement.kind is Kind.OTHER:
         return []
@@ -125,22 +126,22 @@ def find_names(tokens: Sequence[Token]) -> list[NameSpan]:
             [NameSpan(statement.rest - 1, statement.rest, statement.tables[0], "database")] if statement.tables else []
         )
     if statement.kind in _DROPS or statement.kind is Kind.RENAME_TABLE:
-        return list(_listed(tokens, statement.rest))
+        return list(_names_in_list(tokens, statement.rest))
     makes = statement.kind in _MAKES
     main = [
         NameSpan(statement.rest - (3 if name[0] else 1), statement.rest, name, new=makes) for name in statement.tables
     ]
-    return [*main, *_inside(tokens, statement)]
+    return [*main, *_other_names(tokens, statement)]
 
 
-def _renamed(tokens: Sequence[Token], span: NameSpan, name: NameRef) -> list[Token]:
+def _name_tokens(tokens: Sequence[Token], span: NameSpan, name: NameRef) -> list[Token]:
     put = spaced_tokens(quote_name(name[0]) if span.role == "database" else qualified(*name))
-    # `.` and what follows it have no space before them; the first keeps the space that was there.
+    # The `.` and the name after it get no space before them; the first token keeps its space.
     return [Token(token.kind, token.text, tokens[span.start].space and not n) for n, token in enumerate(put)]
 
 
-def _listed(tokens: Sequence[Token], at: int) -> Iterator[NameSpan]:
-    """`a, b` and `a TO b, c TO d`."""
+def _names_in_list(tokens: Sequence[Token], at: int) -> Iterator[NameSpan]:
+    """The names in `a, b` and in `a TO b, c TO d`."""
     while at < len(tokens):
         name, after = read_name(tokens, at)
         if name is None:
@@ -151,21 +152,21 @@ def _listed(tokens: Sequence[Token], at: int) -> Iterator[NameSpan]:
         at = after + 1
 
 
-def _inside(tokens: Sequence[Token], statement: Classified) -> Iterator[NameSpan]:
-    """Names behind the main one: LIKE, REFERENCES, RENAME TO, EXCHANGE PARTITION … WITH TABLE."""
+def _other_names(tokens: Sequence[Token], statement: Classified) -> Iterator[NameSpan]:
+    """Names after the main one: LIKE, REFERENCES, RENAME TO, EXCHANGE PARTITION … WITH TABLE."""
     rest = statement.rest
     if statement.kind is Kind.CREATE_TABLE_LIKE:
-        yield from _name_at(tokens, rest + (2 if tokens[rest].is_mark("(") else 1))
+        yield from _read_span(tokens, rest + (2 if tokens[rest].is_mark("(") else 1))
     if statement.kind not in (Kind.CREATE_TABLE, Kind.ALTER_TABLE):
         return
     for at in range(rest, len(tokens)):
         if tokens[at].is_word("REFERENCES"):
-            yield from _name_at(tokens, at + 1)
+            yield from _read_span(tokens, at + 1)
     if statement.kind is Kind.ALTER_TABLE:
-        yield from _in_specs(tokens, rest)
+        yield from _names_in_specs(tokens, rest)
 
 
-def _in_specs(tokens: Sequence[Token], rest: int) -> Iterator[NameSpan]:
+def _names_in_specs(tokens: Sequence[Token], rest: int) -> Iterator[NameSpan]:
     start = rest
     for spec in split_list(tokens[rest:]):
         at = start
@@ -178,32 +179,35 @@ def _in_specs(tokens: Sequence[Token], rest: int) -> Iterator[NameSpan]:
             continue
         elif len(spec) > 1 and (spec[1].is_word("TO", "AS") or spec[1].is_mark("=")):
             at += 1
-        yield from _name_at(tokens, at + 1, new=spec[0].is_word("RENAME"))
+        yield from _read_span(tokens, at + 1, new=spec[0].is_word("RENAME"))
 
 
 def names_beside_altered(tokens: Sequence[Token], statement: Classified) -> list[NameRef]:
-    """The tables that an ALTER TABLE has beside its own: its new name, and that of which it takes a partition."""
-    return [span.named for span in _in_specs(tokens, statement.rest)] if statement.kind is Kind.ALTER_TABLE else []
+    """The other table names in an ALTER TABLE: the table's new name, and the table that it exchanges with a
+    partition."""
+    return (
+        [span.named for span in _names_in_specs(tokens, statement.rest)] if statement.kind is Kind.ALTER_TABLE else []
+    )
 
 
-def _name_at(tokens: Sequence[Token], at: int, *, new: bool = False) -> Iterator[NameSpan]:
+def _read_span(tokens: Sequence[Token], at: int, *, new: bool = False) -> Iterator[NameSpan]:
     name, after = read_name(tokens, at)
     if name is not None:
         yield NameSpan(at, after, name, new=new)
 
 
-def _own_parts(tokens: list[Token], statement: Classified, default_db: str, own: set[NameRef]) -> list[Token]:
-    """DROP and RENAME lists without the parts that name something else than `own`."""
+def _keep_own_parts(tokens: list[Token], statement: Classified, default_db: str, own: set[NameRef]) -> list[Token]:
+    """Remove the parts of DROP and RENAME lists that name objects other than `own`."""
     if not own or (statement.kind not in _DROPS and statement.kind is not Kind.RENAME_TABLE):
         return tokens
     parts = split_list(tokens[statement.rest :])
-    kept = [part for part in parts if all(_full(name, default_db) in own for name in _names_of(part))]
+    kept = [part for part in parts if all(_qualify(name, default_db) in own for name in _names_in_part(part))]
     return [*tokens[: statement.rest], *join_list(kept)] if len(parts) > 1 and kept else tokens
 
 
-def _names_of(part: Sequence[Token]) -> list[NameRef]:
-    return [span.named for span in _listed(part, 0)]
+def _names_in_part(part: Sequence[Token]) -> list[NameRef]:
+    return [span.named for span in _names_in_list(part, 0)]
 
 
-def _full(name: NameRef, default_db: str) -> NameRef:
+def _qualify(name: NameRef, default_db: str) -> NameRef:
     return fold_pair((name[0] or default_db, name[1]))

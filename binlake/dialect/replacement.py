@@ -1,7 +1,7 @@
-"""Statements that an operator put in the place of single DDL, or between changes: one each, whose tables are known.
+"""Statements of an operator that replace a DDL (ddl-replacement) or run between changes (ddl-injection).
 
-Source: MISSION S4-46, U-15. A crash inside it is judged by the definitions of the tables it names (hazards R-04), so
-several statements, and one that is not a DDL, are refused.
+Source: MISSION S4-46, U-15. Each must be a single DDL whose tables are known: after a crash, Binlake decides by the
+definitions of these tables whether it ran (hazards R-04). Several statements, or one that is not a DDL, are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class Injection:
-    """`sql` runs before the first change at or behind `commit_ts`; `db`: what its bare names mean."""
+    """`sql` runs before the first change at or after `commit_ts`; `db`: the database of unqualified names."""
 
     commit_ts: int
     sql: str
@@ -29,48 +29,50 @@ class Injection:
 
 
 def replacements_of(config: Iterable[DdlReplacement]) -> Mapping[int, str]:
-    """commit_ts -> statement, without a semicolon at its end. Raises ConfigError for what cannot be one."""
+    """commit_ts -> statement without a final semicolon. Raises ConfigError for an invalid replacement."""
     replacements: dict[int, str] = {}
     for entry in config:
         commit_ts = int(entry.commit_ts)
         where = {"ddl-replacement": entry.commit_ts, "sql": entry.sql[:200]}
         if commit_ts in replacements:
             raise ConfigError("two replacements for one commit_ts", where=where)
-        replacements[commit_ts] = _one_ddl(
+        replacements[commit_ts] = _require_one_ddl(
             entry.sql,
             "replacement",
             where,
-            "for anything else: run it at the target by hand and name the commit_ts in filter.ignore-txn-commit-ts",
+            "run anything else at the target by hand, and list the commit_ts in filter.ignore-txn-commit-ts",
         )
     return replacements
 
 
 def injections_of(config: Iterable[DdlInjection]) -> tuple[Injection, ...]:
-    """By commit_ts; those of one commit_ts as they are written. Raises ConfigError for what cannot be one."""
+    """The injections by commit_ts, then in the order of `config`. Raises ConfigError for an invalid injection."""
     injections = []
     for entry in config:
         where = {"ddl-injection": entry.commit_ts, "sql": entry.sql[:200]}
         hint = "run anything else at the target by hand, while the window waits at window.stop-at"
-        injections.append(Injection(int(entry.commit_ts), _one_ddl(entry.sql, "injection", where, hint), entry.db))
+        injections.append(
+            Injection(int(entry.commit_ts), _require_one_ddl(entry.sql, "injection", where, hint), entry.db)
+        )
     return tuple(sorted(injections, key=lambda injection: injection.commit_ts))
 
 
-def _one_ddl(sql: str, what: str, where: Mapping[str, str], hint: str) -> str:
-    """Without a semicolon at its end. Raises ConfigError."""
+def _require_one_ddl(sql: str, what: str, where: Mapping[str, str], hint: str) -> str:
+    """Check that `sql` is a single DDL and remove its final semicolon. Raises ConfigError."""
     try:
-        classified = _classified(sql)
+        classified = _classify_one(sql)
     except SchemaError as error:
         raise ConfigError(f"the {what} cannot be read: {error.message}", where=where) from None
     if classified is None or classified.kind is Kind.OTHER:
         raise ConfigError(f"the {what} is not one DDL statement", where=where, hint=hint)
-    if not names_object_first(_tokens(sql)):
+    if not names_object_first(_tokenize_one(sql)):
         raise ConfigError(f"the {what} contains another statement, or an unknown word", where=where, hint=hint)
     return sql.strip().rstrip(";").rstrip()
 
 
 def replaced_names(sql: str, db: str) -> tuple[Name, ...]:
-    """What an operator's statement makes, changes or removes, `db` for bare names."""
-    tokens = _tokens(sql)
+    """The objects that an operator's statement creates, changes or removes; `db`: the database of unqualified names."""
+    tokens = _tokenize_one(sql)
     if not tokens:
         return ()
     statement = classify_tokens(tokens)
@@ -80,14 +82,14 @@ def replaced_names(sql: str, db: str) -> tuple[Name, ...]:
 
 
 def empties_table(sql: str) -> bool:
-    """True for TRUNCATE TABLE: running it twice in a row does what once does."""
-    statement = _classified(sql)
+    """True for TRUNCATE TABLE, which may run twice without a different result."""
+    statement = _classify_one(sql)
     return statement is not None and statement.kind is Kind.TRUNCATE_TABLE
 
 
 def altered_table(sql: str, db: str) -> Name | None:
-    """The one table that a statement changes in its place, `db` for a bare name; None where it does something else."""
-    statement = _classified(sql)
+    """The only table that a statement alters, None for another statement; `db`: the database of an unqualified name."""
+    statement = _classify_one(sql)
     if statement is None or statement.kind not in (Kind.ALTER_TABLE, Kind.CREATE_INDEX, Kind.DROP_INDEX):
         return None
     names = replaced_names(sql, db)
@@ -95,19 +97,19 @@ def altered_table(sql: str, db: str) -> Name | None:
 
 
 def makes_or_drops_table(sql: str) -> bool:
-    """True for CREATE and DROP TABLE: that it ran shows by a table that exists or not."""
-    statement = _classified(sql)
+    """True for CREATE and DROP TABLE: whether the table exists shows whether the statement ran."""
+    statement = _classify_one(sql)
     return statement is not None and statement.kind in (Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE, Kind.DROP_TABLE)
 
 
 def put_table_name(sql: str, db: str, table: Name, other: Name) -> str:
     """`sql` with the name `other` in place of `table`; all names are qualified."""
-    return put_target_names(sql, db, _Instead(table, other))
+    return put_target_names(sql, db, _RenameOne(table, other))
 
 
 @dataclass(frozen=True)
-class _Instead:
-    """Names as they are, but for one table."""
+class _RenameOne:
+    """Renames one table and leaves all other names unchanged."""
 
     of: Name
     other: Name
@@ -121,19 +123,19 @@ class _Instead:
 
 
 def needs_database(sql: str) -> bool:
-    """True when bare names of the statement mean tables of the DDL's database."""
-    statement = _classified(sql)
+    """True if unqualified names of the statement mean tables of the DDL's database."""
+    statement = _classify_one(sql)
     return statement is not None and statement.kind not in DATABASES
 
 
-def _classified(sql: str) -> Classified | None:
-    """None when the text is not one statement."""
-    tokens = _tokens(sql)
+def _classify_one(sql: str) -> Classified | None:
+    """Classify the statement; None if the text is not exactly one statement."""
+    tokens = _tokenize_one(sql)
     return classify_tokens(tokens) if tokens else None
 
 
-def _tokens(sql: str) -> list[Token]:
-    """Of the one statement, empty when there are more or none."""
+def _tokenize_one(sql: str) -> list[Token]:
+    """The tokens of the only statement; empty if the text has none or several."""
     tokens = [token for token in tokenize(sql) if token.kind not in (TokenKind.COMMENT, TokenKind.FEATURE)]
     parts = split_statements(tokens)
     return parts[0] if len(parts) == 1 else []

@@ -1,9 +1,10 @@
-"""DDL text as a session with MySQL's default sql_mode writes it: names in back quotes, backslashes escaped in strings.
+"""Bring DDL text into standard form, as in MySQL's default sql_mode: back-quoted names, escaped backslashes in strings.
 
-TiDB puts into a binlog what its parser restores from a statement, ending in a semicolon. Of that text only expressions
-(DEFAULT, a column's COMMENT) escape a backslash; elements of ENUM and SET, comments of tables, indexes and partitions
-hold it as it is. Where TiDB's parser, which knows no sql_mode there, cannot read the statement (ANSI_QUOTES,
-NO_BACKSLASH_ESCAPES), the binlog has the session's own text: how it was meant shows in the definitions.
+TiDB writes into a binlog the text that its parser restores from a statement, with a semicolon at the end. In that text
+only expressions (DEFAULT, a column's COMMENT) escape a backslash; elements of ENUM and SET, and comments of tables,
+indexes and partitions, contain it unescaped. This parser does not use the session's sql_mode. If it cannot parse the
+statement (ANSI_QUOTES, NO_BACKSLASH_ESCAPES), the binlog has the session's original text, and Binlake finds its meaning
+by the definitions.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ _MODES = tuple(Quoting(ansi, backslashes) for ansi in (False, True) for backslas
 
 @dataclass(frozen=True)
 class Known:
-    """What the definitions around a DDL hold: `names` (folded) of objects, columns, keys and partitions, `texts`."""
+    """The `names` (folded) of objects, columns, keys and partitions, and the `texts`, in the definitions around a
+    DDL."""
 
     names: frozenset[str]
     texts: frozenset[str]
 
     @classmethod
     def of(cls, databases: Iterable[str], tables: Iterable[TableDef]) -> Known:
-        """From the names of databases and the definitions of tables before and after."""
+        """Collect them from the names of databases and the definitions of tables before and after the DDL."""
         names, texts = set(map(fold_name, databases)), set[str]()
         for table in tables:
             names |= {fold_name(name) for name in _names_of(table)}
@@ -39,15 +41,15 @@ class Known:
 
 
 def standard_text(query: str, job_query: str, known: Known) -> str:
-    """`query` of a binlog in standard form; `job_query`: the session's own text, as the job has it.
+    """`query` of a binlog in standard form; `job_query`: the session's original text from the job.
 
-    Raises SchemaError for a text that no sql_mode makes fit the definitions, or that several do differently.
+    Raises SchemaError if the text fits the definitions in no sql_mode, or in several with different meanings.
     """
     if "\\" not in query and (query != job_query or '"' not in query):
         return query
     if query != job_query:
         return query if "\\" not in query else render(standard_tokens(tokenize_restored(query)))
-    forms = {text for quoting in _MODES for text in _read(query, quoting, known)}
+    forms = {text for quoting in _MODES for text in _read_in_mode(query, quoting, known)}
     if len(forms) != 1:
         raise SchemaError(
             "the sql_mode in which a DDL was written cannot be determined"
@@ -59,7 +61,7 @@ def standard_text(query: str, job_query: str, known: Known) -> str:
 
 
 def needs_standard(query: str, job_query: str) -> bool:
-    """True when the standard form of a text may be another one."""
+    """True if the standard form of a text may differ from it."""
     return "\\" in query or (query == job_query and '"' in query)
 
 
@@ -68,22 +70,22 @@ def tokenize_restored(query: str) -> list[Token]:
     return tokenize(query, plain_strings=_RestoredStrings())
 
 
-def _read(query: str, quoting: Quoting, known: Known) -> Iterator[str]:
-    """`query` read in one sql_mode, in standard form, if that makes sense."""
+def _read_in_mode(query: str, quoting: Quoting, known: Known) -> Iterator[str]:
+    """`query`, read in one sql_mode, in standard form; nothing if it does not fit the definitions."""
     try:
         tokens = tokenize(query, quoting)
     except SchemaError:
         return
-    if _makes_sense(tokens, quoting, known):
+    if _fits_definitions(tokens, quoting, known):
         yield render(standard_tokens(tokens))
 
 
-def _makes_sense(tokens: Sequence[Token], quoting: Quoting, known: Known) -> bool:
+def _fits_definitions(tokens: Sequence[Token], quoting: Quoting, known: Known) -> bool:
     statement = classify_tokens([token for token in tokens if token.kind is not TokenKind.COMMENT])
     if statement.kind is Kind.OTHER or not statement.tables:
         return False
     quoted = [token for token in tokens if token.text[:1] == '"']
-    # A view's SELECT has names of its own; its first name tells.
+    # A view's SELECT may have names that are not in the definitions, so only its first name is checked.
     named = quoted[:1] if statement.kind is Kind.CREATE_VIEW else quoted
     if quoting.ansi and (not quoted or any(fold_name(token.value) not in known.names for token in named)):
         return False
@@ -95,12 +97,12 @@ def _makes_sense(tokens: Sequence[Token], quoting: Quoting, known: Known) -> boo
 
 
 def standard_tokens(tokens: Iterable[Token]) -> list[Token]:
-    """The same tokens in standard form, comments gone."""
+    """The tokens in standard form, without comments."""
     return [_standard(token) for token in tokens if token.kind is not TokenKind.COMMENT]
 
 
 def restored_text(tokens: Sequence[Token]) -> str:
-    """Tokens in standard form as TiDB would restore them: what `standard_text` reads back as the same tokens."""
+    """Text of standard tokens as TiDB would restore it; `standard_text` reads the same tokens back from it."""
     restored, strings = list[Token](), _RestoredStrings()
     for token in tokens:
         before = restored[-1] if restored else None
@@ -120,20 +122,20 @@ def _standard(token: Token) -> Token:
 
 @dataclass
 class _Level:
-    """The element under way between two commas of one pair of parentheses."""
+    """The current element between two commas in one pair of parentheses."""
 
     opener: str = ""
     words: list[Token] = field(default_factory=list)
 
 
 class _RestoredStrings:
-    """Whether a string at a place of restored text keeps its backslashes as they are."""
+    """Follows restored text and tells whether backslashes of a string are unescaped."""
 
     def __init__(self) -> None:
         self._levels = [_Level()]
 
     def __call__(self, before: Token | None) -> bool:
-        """For the string behind `before`."""
+        """Whether the string after the token `before` contains backslashes unescaped."""
         level = self._levels[-1]
         if level.opener in ("ENUM", "SET"):
             return True
@@ -142,7 +144,7 @@ class _RestoredStrings:
         return before is not None and before.is_word("COMMENT") and _is_index(level.words)
 
     def passed(self, token: Token, before: Token | None) -> None:
-        """Go on behind `token`."""
+        """Note that `token` has been read."""
         if token.is_mark("("):
             self._levels.append(_Level(before.text.upper() if before and before.kind is TokenKind.WORD else ""))
         elif token.is_mark(")"):

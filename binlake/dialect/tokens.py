@@ -1,4 +1,5 @@
-"""Tokens of DDL text as TiDB restores it: back-quoted names, so that a bare word is always SQL (tidb-binlog 1.11)."""
+"""Tokenize DDL text as TiDB restores it: all names are back-quoted, so a bare word is always a keyword (tidb-binlog
+1.11)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from binlake.errors import SchemaError
 
 
 class TokenKind(Enum):
-    """What a token is. A FEATURE is a comment that only TiDB executes; MySQL-family servers pass over it."""
+    """The kind of a token. A FEATURE is a comment that only TiDB executes; MySQL-family servers ignore it."""
 
     WORD = "word"
     NAME = "name"
@@ -25,7 +26,7 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True)
 class Quoting:
-    """What an sql_mode makes of quotes: with `ansi` (ANSI_QUOTES) a `"` quotes a name; `backslashes` escape or not."""
+    """Quoting in an sql_mode: `ansi` (ANSI_QUOTES): `"` quotes a name; `backslashes`: whether backslashes escape."""
 
     ansi: bool = False
     backslashes: bool = True
@@ -35,18 +36,18 @@ DEFAULT_QUOTING = Quoting()
 
 
 class PlainStrings(Protocol):
-    """Follows a text token by token and knows where a string does not escape backslashes."""
+    """Follows a text token by token and tells which strings do not escape backslashes."""
 
     def __call__(self, before: Token | None) -> bool:
-        """True for such a string behind the token `before`."""
+        """True if a string after the token `before` does not escape backslashes."""
 
     def passed(self, token: Token, before: Token | None) -> None:
-        """Go on behind `token`, which follows `before`."""
+        """Note that `token`, which follows `before`, has been read."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token: `text` as written; `space` = white space stood before it. `plain`: a string without escapes."""
+    """A token: `text` as written; `space`: white space precedes it. `plain`: a string without escapes."""
 
     kind: TokenKind
     text: str
@@ -63,19 +64,19 @@ class Token:
 
     @property
     def value(self) -> str:
-        """The name or string without its quotes; the text of anything else."""
+        """The name or string without its quotes; for any other token its text."""
         if self.kind not in (TokenKind.NAME, TokenKind.STRING):
             return self.text
         quote, inside = self.text[0], self.text[1:-1]
         if self.kind is TokenKind.NAME or self.plain or "\\" not in inside:
             return inside.replace(quote * 2, quote)
-        return re.sub(rf"{quote}{quote}|\\(.)", lambda m: _unescaped(m[1]) if m[1] else quote, inside, flags=re.DOTALL)
+        return re.sub(rf"{quote}{quote}|\\(.)", lambda m: _unescape(m[1]) if m[1] else quote, inside, flags=re.DOTALL)
 
 
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
-def _unescaped(character: str) -> str:
+def _unescape(character: str) -> str:
     return _ESCAPES.get(character, character)
 
 
@@ -97,14 +98,14 @@ _STRINGS = {
             re.compile(rf"{quote}(?:[^{quote}]|{quote}{quote})*{quote}", re.DOTALL))
     for quote in "'\""
 }  # fmt: skip
-"""By quote: a string whose backslashes escape, and one whose do not."""
+"""For each quote: the pattern of a string whose backslashes escape, and of one whose backslashes do not."""
 
 
 def tokenize(
     text: str, quoting: Quoting = DEFAULT_QUOTING, *, plain_strings: PlainStrings | None = None
 ) -> list[Token]:
-    """The tokens of `text` without white space. Raises SchemaError for a quote that does not end."""
-    found: list[Token] = []
+    """The tokens of `text` without white space. Raises SchemaError for a quote that is not closed."""
+    tokens: list[Token] = []
     space, at = False, 0
     while match := _PATTERN.match(text, at):
         kind, part = match.lastgroup or "mark", match.group()
@@ -112,22 +113,22 @@ def tokenize(
         if kind == "space":
             space = True
             continue
-        before = found[-1] if found else None
+        before = tokens[-1] if tokens else None
         if kind == "string":
-            token = _quoted(text, match.start(), quoting, plain_strings is not None and plain_strings(before))
+            token = _read_quoted(text, match.start(), quoting, plain_strings is not None and plain_strings(before))
             token, at = replace(token, space=space), match.start() + len(token.text)
         elif kind == "mark" and part == "`":
             raise _unterminated_error(text, match.start())
         else:
             token = Token(TokenKind(kind), part, space)
-        found.append(token)
+        tokens.append(token)
         if plain_strings is not None:
             plain_strings.passed(token, before)
         space = False
-    return found
+    return tokens
 
 
-def _quoted(text: str, start: int, quoting: Quoting, plain: bool) -> Token:
+def _read_quoted(text: str, start: int, quoting: Quoting, plain: bool) -> Token:
     """The string, or the name of ANSI_QUOTES, that begins at `start`."""
     names = quoting.ansi and text[start] == '"'
     plain = plain or names or not quoting.backslashes
@@ -142,18 +143,18 @@ def _unterminated_error(text: str, start: int) -> SchemaError:
 
 
 def render(tokens: Sequence[Token]) -> str:
-    """Text of `tokens`, spaced as they were."""
+    """The text of `tokens`, with their original spacing."""
     parts = [(" " if token.space and index else "") + token.text for index, token in enumerate(tokens)]
     return "".join(parts).strip()
 
 
 def spaced_tokens(text: str) -> list[Token]:
-    """Tokens of our own text to put in, each with a space before it."""
+    """Tokens of a text to insert, each with a space before it."""
     return [Token(token.kind, token.text, True) for token in tokenize(text)]
 
 
 def find_closing(tokens: Sequence[Token], start: int) -> int:
-    """Index of the `)` that closes the `(` at `start`; the last index when it is missing."""
+    """Index of the `)` that closes the `(` at `start`; the last index if it is missing."""
     depth = 0
     for index in range(start, len(tokens)):
         depth += tokens[index].is_mark("(") - tokens[index].is_mark(")")
@@ -163,14 +164,14 @@ def find_closing(tokens: Sequence[Token], start: int) -> int:
 
 
 def past_exists(tokens: Sequence[Token], at: int) -> int:
-    """The first index from `at` on that is not a word of IF [NOT] EXISTS."""
+    """The first index from `at` on that is not a keyword of IF [NOT] EXISTS."""
     while at < len(tokens) and tokens[at].is_word("IF", "NOT", "EXISTS"):
         at += 1
     return at
 
 
 def split_list(tokens: Sequence[Token]) -> list[list[Token]]:
-    """`tokens` cut at top-level commas."""
+    """Split `tokens` at top-level commas."""
     parts: list[list[Token]] = [[]]
     depth = 0
     for token in tokens:

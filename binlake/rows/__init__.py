@@ -1,1 +1,1 @@
-"""From the bytes of a binlog to typed rows: the row codec, and the schema that a row is read with."""
+"""From the bytes of a binlog to typed rows: the row codec, and the schema that it decodes rows with."""

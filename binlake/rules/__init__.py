@@ -1,4 +1,4 @@
-"""Which changes are replicated and under which names; judged per row and per DDL before compaction (hazards R-14)."""
+"""Decide which changes are replicated and under which names, per row and per DDL, before compaction (hazards R-14)."""
 
 from binlake.rules.rules import Rules
 from binlake.rules.tables import TableFilter

@@ -1,6 +1,6 @@
-"""The weights of texts in TiDB's collations: equal weights are equal texts, and weights sort as the texts do.
+"""The weights of texts in TiDB's collations: texts are equal if their weights are equal, and sort like their weights.
 
-Supported are collations by code points and general_ci; others need weight tables and are refused.
+Collations by code points and general_ci are supported; others need weight tables and are refused.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from binlake.dialect.collations import DEFAULT_COLLATIONS
 from binlake.rules.evaluate import keep_text, without_trailing_spaces
 
-# Each word: a character, and those with the same weight in utf8mb4_general_ci. Others weigh as their code point, beyond
-# the first plane as U+FFFD (a test asks a server for each).
+# Each word: a character, followed by the characters with the same weight in utf8mb4_general_ci. The weight of any other
+# character is its code point, or U+FFFD beyond the first plane (a test compares each with a server).
 _GENERAL_CI = """
 AaÀÁÂÃÄÅàáâãäåĀāĂăĄąǍǎǞǟǠǡǺǻȀȁȂȃȦȧḀḁẠạẢảẤấẦầẨẩẪẫẬậẮắẰằẲẳẴẵẶặ BbḂḃḄḅḆḇ CcÇçĆćĈĉĊċČčḈḉ DdĎďḊḋḌḍḎḏḐḑḒḓ
 EeÈÉÊËèéêëĒēĔĕĖėĘęĚěȄȅȆȇȨȩḔḕḖḗḘḙḚḛḜḝẸẹẺẻẼẽẾếỀềỂểỄễỆệ FfḞḟ GgĜĝĞğĠġĢģǦǧǴǵḠḡ HhĤĥȞȟḢḣḤḥḦḧḨḩḪḫẖ
@@ -35,7 +35,7 @@ YyÝýÿŶŷŸȲȳẎẏẙỲỳỴỵỶỷỸỹ ZzŹźŻżŽžẐẑẒẓ�
 """
 _WEIGHTS = {ord(char): word[0] for word in _GENERAL_CI.split() for char in word[1:]}
 _UNORDERED = ("latin1", "gbk", "gb18030")
-"""Character sets that servers order by bytes in their own encoding."""
+"""Character sets whose texts servers order by the bytes of that encoding."""
 
 
 class _Weights(dict[int, str]):
@@ -56,17 +56,17 @@ def general_ci(text: str) -> str:
 
 
 def padded_general_ci(text: str) -> str:
-    """The same for comparisons, which ignore trailing spaces."""
+    """The weight of a text in utf8mb4_general_ci for comparisons, which ignore trailing spaces."""
     return text.rstrip(" ").translate(_TABLE)
 
 
 def collation_of(charset: str, collation: str) -> str:
-    """The collation of a column; the character set's own where the definition names none."""
+    """The collation of a column; the character set's default if the definition names none."""
     return (collation or DEFAULT_COLLATIONS.get(charset, "")).lower()
 
 
 def weigher(collation: str) -> Callable[[str], str] | None:
-    """The function whose results a comparison compares; None = unknown collation."""
+    """The function that gives the weight of a text for comparisons; None = unknown collation."""
     if collation.endswith("general_ci"):
         return padded_general_ci if collation.startswith("utf8") else None
     if not collation.endswith("_bin"):
@@ -75,11 +75,11 @@ def weigher(collation: str) -> Callable[[str], str] | None:
 
 
 def letter_weigher(collation: str) -> Callable[[str], str] | None:
-    """The function for LIKE, letter by letter and without padding; None = unknown collation."""
+    """The weight function for LIKE, which compares letter by letter without padding; None = unknown collation."""
     known = weigher(collation)
     return None if known is None else general_ci if collation.endswith("general_ci") else keep_text
 
 
 def has_order(collation: str) -> bool:
-    """True when texts of the collation are ordered by their weights."""
+    """True if texts of the collation are ordered by their weights."""
     return not collation.startswith(_UNORDERED)

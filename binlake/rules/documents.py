@@ -1,6 +1,6 @@
-"""The value at a path of a JSON column's text, and its comparison: a value of another type always differs.
+"""Find the value at a path of a JSON column's text, and compare it; values of different types always differ.
 
-The null of a document is a value of its own, not NULL. Numbers keep their text, so that `->>` shows what TiDB shows.
+The null of a document is a value, not NULL. Numbers keep their text, so that `->>` shows them as TiDB does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Number(str):
 
 
 def value_at(path: tuple[str | int, ...], text: str) -> Any:
-    """The value at `path` (names and places) of the document `text`; None when there is none."""
+    """The value at `path` (names and array indexes) of the document `text`; None if there is none."""
     value = json.loads(text, parse_int=_Number, parse_float=_Number)
     for leg in path:
         if isinstance(leg, str):
@@ -39,20 +39,20 @@ def value_at(path: tuple[str | int, ...], text: str) -> Any:
             if leg >= len(value):
                 return None
             value = value[leg]
-        elif leg:  # [0] of a value that is not an array is the value itself.
+        elif leg:  # The [0] of a value that is not an array is the value itself.
             return None
     return JSON_NULL if value is None else value
 
 
 def equals(constant: str | float, value: Any) -> bool:
-    """Whether a value equals a constant text or number."""
+    """Whether a document's value equals a constant text or number."""
     if isinstance(constant, str):
         return type(value) is str and value == constant
     return isinstance(value, _Number) and float(value) == constant
 
 
 def unquote(value: Any) -> str:
-    """->>: a text as it is, all else as the document shows it."""
+    """The operator ->>: a text without its quotes, any other value as the document shows it."""
     return value if type(value) is str else _document_text(value)
 
 

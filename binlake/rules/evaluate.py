@@ -1,9 +1,9 @@
-"""Evaluates an expression of `expression-filter` for one row; picklable, and independent of the parser.
+"""Evaluate an expression of `expression-filter` for one row; picklable, and independent of the parser.
 
 A program takes the row's canonical texts, in the order of the columns that it reads, and returns an int, Decimal,
-float, str, bytes or None (NULL). Exact numbers have no bounds, so no value is an error: where a server reports a BIGINT
-or DECIMAL out of range, the true number counts. The rules are those of TiDB's expressions, as far as MySQL and
-MariaDB share them (docs/reference/filters.md); a test holds every form against a real server.
+float, str, bytes or None (NULL). Exact numbers are unbounded, so no value is an error: where a server reports a BIGINT
+or DECIMAL out of range, the exact number is used. The rules are those of TiDB's expressions, as far as MySQL and
+MariaDB share them (docs/reference/filters.md); a test compares every form with a real server.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def constant(value: Any, row: Row) -> Any:  # noqa: ARG001 - a program takes the
 
 
 def read(at: int, convert: Callable[[str], Any], row: Row) -> Any:
-    """The value of the column at place `at`."""
+    """The value of the column at index `at`."""
     text = row[at]
     return None if text is None else convert(text)
 
 
 def apply_unless_null(change: Callable[[Any], Any], inner: Program, row: Row) -> Any:
-    """`change` of a value that is not NULL."""
+    """Apply `change` to a value that is not NULL; NULL stays NULL."""
     value = inner(row)
     return None if value is None else change(value)
 
@@ -52,7 +52,7 @@ def keep_text(text: str) -> str:
 
 
 def float32(text: str) -> float:
-    """A FLOAT, which has less precision than its text suggests."""
+    """A FLOAT, rounded to 32-bit precision."""
     return float(struct.unpack("<f", struct.pack("<f", float(text)))[0])
 
 
@@ -62,22 +62,22 @@ def bits(text: str) -> int:
 
 
 def moment(text: str) -> str:
-    """DATE, DATETIME and TIMESTAMP with equal length, so that texts sort by time, zero parts included."""
+    """Pad a DATE, DATETIME or TIMESTAMP to equal length, so that texts sort by time, including zero parts."""
     return text + _WHOLE_MOMENT[len(text) :]
 
 
 def time(text: str) -> int:
-    """TIME in nanoseconds."""
+    """A TIME in nanoseconds."""
     return parse_duration(text)
 
 
 def enum_number(names: tuple[str, ...], text: str) -> int:
-    """The number of an ENUM's value, 0 for the empty one."""
+    """The number of an ENUM's value; 0 for the empty value."""
     return names.index(text) + 1 if text else 0
 
 
 def set_number(names: tuple[str, ...], text: str) -> int:
-    """The number of a SET's value: a bit for each name."""
+    """The number of a SET's value: one bit per name."""
     return sum(1 << names.index(name) for name in text.split(",")) if text else 0
 
 
@@ -85,13 +85,13 @@ def set_number(names: tuple[str, ...], text: str) -> int:
 
 
 def leading_number(text: str) -> float:
-    """The number at the beginning of a text, else 0."""
+    """The number at the beginning of a text; 0 if there is none."""
     match = _LEADING_NUMBER.match(text)
     return float(match[1]) if match else 0.0
 
 
 def real(value: int | float | Decimal) -> float:
-    """A number as DOUBLE; one that is too large for it is infinite."""
+    """A number as DOUBLE; infinite if it is too large for a DOUBLE."""
     try:
         return float(value)
     except OverflowError:
@@ -99,7 +99,7 @@ def real(value: int | float | Decimal) -> float:
 
 
 def calculate(act: Callable[[Any, Any], Any], left: Program, right: Program, row: Row) -> Any:
-    """`act` of two numbers; NULL where it has no result (a division by zero)."""
+    """Apply `act` to two numbers; NULL if there is no result (a division by zero)."""
     a = left(row)
     if a is None:
         return None
@@ -111,12 +111,12 @@ def calculate(act: Callable[[Any, Any], Any], left: Program, right: Program, row
 
 
 def calculate_exactly(act: Callable[[Decimal, Decimal], Decimal], a: int | Decimal, b: int | Decimal) -> Decimal:
-    """`act` of two exact numbers of which one is a DECIMAL."""
+    """Apply `act` to two exact numbers, one of which is a DECIMAL."""
     return act(Decimal(a), Decimal(b))
 
 
 def exact_div(a: int | Decimal, b: int | Decimal) -> int | None:
-    """a DIV b: cut towards zero."""
+    """a DIV b, truncated towards zero."""
     if not b:
         return None
     if isinstance(a, Decimal) or isinstance(b, Decimal):
@@ -162,12 +162,12 @@ def size_of(value: int | float | Decimal) -> Any:
 
 
 def is_true(value: Any) -> bool | None:
-    """A number as a condition."""
+    """A number as a condition: TRUE if it is not zero; NULL stays NULL."""
     return None if value is None else bool(value)
 
 
 def compare_values(act: Callable[[Any, Any], bool], left: Program, right: Program, row: Row) -> bool | None:
-    """A comparison; NULL when one side is."""
+    """A comparison; NULL if one side is NULL."""
     a = left(row)
     if a is None:
         return None
@@ -183,26 +183,26 @@ def compare_null_safe(left: Program, right: Program, row: Row) -> bool:
 
 def evaluate_and(parts: Sequence[Program], row: Row) -> bool | None:
     """AND."""
-    found: bool | None = True
+    result: bool | None = True
     for part in parts:
         value = is_true(part(row))
         if value is False:
             return False
         if value is None:
-            found = None
-    return found
+            result = None
+    return result
 
 
 def evaluate_or(parts: Sequence[Program], row: Row) -> bool | None:
     """OR."""
-    found: bool | None = False
+    result: bool | None = False
     for part in parts:
         value = is_true(part(row))
         if value:
             return True
         if value is None:
-            found = None
-    return found
+            result = None
+    return result
 
 
 def evaluate_xor(left: Program, right: Program, row: Row) -> bool | None:
@@ -241,22 +241,23 @@ def evaluate_coalesce(parts: Sequence[Program], row: Row) -> Any:
 
 
 def matches(pattern: re.Pattern[str], text: str) -> bool:
-    """True when `pattern` is found in `text`."""
+    """True if `pattern` matches anywhere in `text`."""
     return pattern.search(text) is not None
 
 
 def matches_whole(pattern: re.Pattern[str], text: str) -> bool:
-    """True when `pattern` is all of `text`."""
+    """True if `pattern` matches the whole `text`."""
     return pattern.fullmatch(text) is not None
 
 
 def lower(text: str) -> str:
-    """LOWER: letter by letter, by Unicode's simple mapping, as Go's ToLower."""
+    """LOWER: letter by letter, by Unicode's simple mapping, like Go's ToLower."""
     return "".join(low if len(low := char.lower()) == 1 else low[0] for char in text)
 
 
 def upper(text: str) -> str:
-    """UPPER: letter by letter; one whose capital has several letters stays, or takes its title form."""
+    """UPPER: letter by letter; a letter whose capital form has several letters gets its title form or stays
+    unchanged."""
     return "".join(map(_upper, text))
 
 
@@ -269,7 +270,7 @@ def _upper(char: str) -> str:
 
 
 def trim(what: str, leading: bool, trailing: bool, text: str) -> str:
-    """TRIM: `what` removed as often as it occurs at those ends."""
+    """TRIM: remove `what` as often as it occurs at the chosen ends."""
     if not what:
         return text
     start, end = 0, len(text)
@@ -281,7 +282,7 @@ def trim(what: str, leading: bool, trailing: bool, text: str) -> str:
 
 
 def byte_length(text: str) -> int:
-    """LENGTH of a text in UTF-8."""
+    """LENGTH: the bytes of a text in UTF-8."""
     return len(text.encode("utf-8", "surrogatepass"))
 
 
@@ -292,5 +293,5 @@ def find_in_set(needle: str, text: str) -> int:
 
 
 def without_trailing_spaces(text: str) -> str:
-    """A text as collations that pad compare it."""
+    """A text as padding collations compare it: without trailing spaces."""
     return text.rstrip(" ")

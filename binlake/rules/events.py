@@ -1,7 +1,7 @@
-"""Event filter (data-migration-and-ticdc 1.13): kinds of changes to drop, by rules on the source's names.
+"""Event filter (data-migration-and-ticdc 1.13): drop kinds of changes by rules on the source's names.
 
-Of each rule that matches, in order: its events, then its SQL patterns (DDL only). The first rule that drops wins; an
-event list is read from the left, and the first word about the event's class decides.
+For each matching rule, in order, its events are checked, then its SQL patterns (DDL only). The first rule that drops
+the change wins. An event list is read from the left, and the first word that applies to the event decides.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ _NOT_ALTER = (
 _CLASSES = ("all", "all dml", "all ddl", "none", "none dml", "none ddl")
 _EVENT_OF = {action: name for name, actions in _NAMED.items() for action in actions}
 KNOWN = (*DML, *_NAMED, *_ALIASES, ALTER_TABLE, INCOMPATIBLE, *_CLASSES)
-"""Every word that `events` may have."""
+"""Every word that `events` may contain."""
 
 Verdict = Literal["do", "ignore"]
 
 
 def ddl_event(action: int) -> str:
-    """The event of a DDL job; without a name of its own it is `alter table`, or empty for sequences and the like."""
+    """The event of a DDL job: its name, or `alter table` if it has none, or empty for sequences and similar objects."""
     named = next((name for known, name in _EVENT_OF.items() if known == action), None)
     if named is not None:
         return named
@@ -102,9 +102,9 @@ class _Rule:
         words = tuple(_normalize_event(event) for event in config.events)
         if config.action == "Do" and not words:
             raise ConfigError(
-                "a rule of the action Do without events lets nothing through",
+                "a rule with the action Do and without events lets nothing through",
                 where={"filters": config.schema_pattern},
-                hint="list in `events` what may pass, such as `all`",
+                hint="list in `events` the events to replicate, for example `all`",
             )
         sql = "|".join(f"(?:{pattern})" for pattern in config.sql_pattern)
         return cls(
@@ -119,13 +119,13 @@ class _Rule:
         return self.schema.matches(db) and (self.table is None or (bool(table) and self.table.matches(table)))
 
     def drops(self, event: str, text: str) -> bool:
-        """True when this rule drops the event. Raises Permanent for the action Error."""
-        checks = [self._require_event_name(event)] if event else []
+        """True if the rule matches the event or its SQL text, or with the action Do, if it does not."""
+        checks = [self._lists_event(event)] if event else []
         if text and self.sql is not None:
             checks.append(self.sql.matches(text))
         return next((True for named in checks if named == (self.action != "Do")), False)
 
-    def _require_event_name(self, event: str) -> bool:
+    def _lists_event(self, event: str) -> bool:
         kind = "dml" if event in DML else "ddl"
         for word in self.words:
             if word in ("all", f"all {kind}"):
@@ -147,7 +147,7 @@ class EventFilter:
         self._known: dict[tuple[str, str], frozenset[str]] = {}
 
     def rows(self, db: str, table: str) -> frozenset[str]:
-        """The kinds of row changes that pass: of insert, update, delete. Raises Permanent (action Error)."""
+        """The kinds of row changes that pass, among insert, update and delete. Raises Permanent (action Error)."""
         passed_kinds = self._known.get((db, table))
         if passed_kinds is None:
             passed = (op for op in DML if not self._is_dropped(db, table, op, ""))
@@ -155,11 +155,11 @@ class EventFilter:
         return passed_kinds
 
     def passes_ddl(self, db: str, table: str, action: int, text: str) -> bool:
-        """True when the DDL passes; `table` empty for a database. Raises Permanent (action Error)."""
+        """True if the DDL passes; `table` is empty for a database. Raises Permanent (action Error)."""
         return not self._is_dropped(db, table, ddl_event(action), text)
 
     def drops(self, db: str, table: str, event: str, text: str = "") -> bool:
-        """True when a rule drops the event; `event` empty for a statement of unknown kind."""
+        """True if a rule drops the event; `event` is empty for a statement of unknown kind."""
         return self._is_dropped(db, table, event, text)
 
     def _is_dropped(self, db: str, table: str, event: str, text: str) -> bool:
@@ -168,9 +168,9 @@ class EventFilter:
                 continue
             if rule.action == "Error":
                 raise Permanent(
-                    f"an event that a rule of `filters` forbids: {event or text[:80]}",
+                    f"a rule of `filters` forbids the event: {event or text[:80]}",
                     where={"table": f"{db}.{table}"},
-                    hint="change the rule, or make the change at the target by hand and name its commit_ts in"
+                    hint="change the rule, or make the change at the target by hand and list its commit_ts in"
                     " filter.ignore-txn-commit-ts",
                 )
             return True
@@ -178,7 +178,7 @@ class EventFilter:
 
 
 def _sort_rules(rules: Sequence[tuple[EventRule, _Rule]]) -> list[_Rule]:
-    """Rules for databases first; two with the same patterns are an error."""
+    """Sort rules for databases first. Raises ConfigError for two rules with the same patterns."""
     patterns: set[tuple[str, str]] = set()
     for config, _ in rules:
         key = config.schema_pattern.lower(), config.table_pattern.lower()

@@ -1,7 +1,8 @@
-"""Expression filter (data-migration-and-ticdc 1.14): a row change is dropped when an SQL expression on its row is TRUE.
+"""Expression filter (data-migration-and-ticdc 1.14): drop a row change if an SQL expression on its row is TRUE.
 
-Expressions name the source's columns and see the source's values, in UTC. FALSE and NULL keep the change. Several rules
-on a table: one is enough. Of an UPDATE's two expressions both must be TRUE (as DM has it; TiCDC takes either).
+Expressions name the source's columns and see the source's values, in UTC. If the result is FALSE or NULL, the change is
+kept. With several rules for a table, one TRUE rule is enough. For an UPDATE with two expressions, both must be TRUE (as
+in DM; in TiCDC one is enough).
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ class _Rule:
 
 
 class ExpressionFilter:
-    """The rules of one replication. `bytewise`: its source compares all texts by bytes (source.new-collation = false).
+    """The expression rules of one replication.
 
-    Raises ConfigError for text that is not an expression.
+    `bytewise`: its source compares all texts by bytes (source.new-collation = false). Raises ConfigError for text that
+    is not an expression.
     """
 
     def __init__(self, rules: Iterable[ExpressionRule], *, bytewise: bool = False) -> None:
@@ -39,22 +41,22 @@ class ExpressionFilter:
         return bool(self._rules)
 
     def tables(self) -> list[tuple[str, str]]:
-        """(db, table) of the source with a rule, in lower case, sorted."""
+        """(db, table) of the source's tables with a rule, in lower case, sorted."""
         return sorted({fold_pair((rule.db, rule.table)) for rule in self._rules})
 
     def kinds(self, db: str, table: str) -> frozenset[str]:
-        """The kinds of row changes with a rule on that table."""
+        """The kinds of row changes for which the table has a rule."""
         return frozenset(rule.op for rule in self._rules_of_table(db, table))
 
     def conditions(self, table: TableDef) -> dict[str, tuple[tuple[Half, ...], ...]]:
-        """By kind of row change, the conditions that drop it: one with all of its halves TRUE is enough.
+        """Kind of row change -> the conditions that drop it: one condition whose halves are all TRUE is enough.
 
-        Raises ConfigError naming table and expression when a column is unknown or something is not supported.
+        Raises ConfigError naming table and expression if a column is unknown or something is not supported.
         """
-        found: dict[str, list[tuple[Half, ...]]] = {}
+        conditions: dict[str, list[tuple[Half, ...]]] = {}
         for rule in self._rules_of_table(table.db, table.name):
-            found.setdefault(rule.op, []).append(tuple(self._make_half(table, *part) for part in rule.parts))
-        return {op: tuple(halves) for op, halves in found.items()}
+            conditions.setdefault(rule.op, []).append(tuple(self._make_half(table, *part) for part in rule.parts))
+        return {op: tuple(halves) for op, halves in conditions.items()}
 
     def _rules_of_table(self, db: str, table: str) -> list[_Rule]:
         name = fold_pair((db, table))
@@ -86,7 +88,7 @@ def _make_rule(rule: ExpressionRule) -> _Rule:
     return _Rule(rule.schema_, rule.table, next(op for op, _, text in halves if text), parts)
 
 
-# Loading the parser costs a worker more than decoding a small window, and only the driver needs it.
+# Importing the parser costs a worker more time than decoding a small window, and only the driver needs it.
 
 
 def _require_expression(rule: ExpressionRule, text: str) -> None:
@@ -103,5 +105,5 @@ def _refused_error(table: str, text: str, why: str) -> ConfigError:
     return ConfigError(
         f"an expression of `expression-filter` cannot be used: {why}",
         where={"table": table, "expression": text},
-        hint="docs/reference/filters.md lists what an expression may have",
+        hint="docs/reference/filters.md lists what an expression may contain",
     )

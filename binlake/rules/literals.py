@@ -10,12 +10,12 @@ from sqlglot import exp
 from binlake.rules.terms import Term, Unsupported, constant
 
 MOST_SCALE = 30
-"""Digits after the point of a DECIMAL."""
+"""Most digits after the decimal point of a DECIMAL."""
 _MOST_DIGITS = 65
 
 
 def number_literal(text: str) -> Term:
-    """A number: of digits an integer, with a point a DECIMAL, with an exponent a DOUBLE. Raises Unsupported."""
+    """Parse a number: an integer; with a decimal point a DECIMAL; with an exponent a DOUBLE. Raises Unsupported."""
     whole, _, fraction = text.partition(".")
     if re.fullmatch(r"[0-9]+", text) and len(text) <= _MOST_DIGITS:
         return constant(int(text), "int")
@@ -37,6 +37,6 @@ def path_legs(path: exp.Expr) -> tuple[str | int, ...]:
         named = isinstance(part, exp.JSONPathKey) and isinstance(leg, str) and "\\" not in leg
         is_index = isinstance(part, exp.JSONPathSubscript) and isinstance(leg, int) and leg >= 0
         if not (named or is_index):
-            raise Unsupported('a path has names and indexes only, as in $.a[0]."b c"')
+            raise Unsupported('a path may contain names and indexes only, as in $.a[0]."b c"')
         legs.append(leg)
     return tuple(legs)

@@ -1,7 +1,7 @@
-"""Patterns of names, always case-insensitive: those of drainer and of DM. A leading `~` is a regular expression.
+"""Patterns of names as in the drainer and in DM, always case-insensitive. A leading `~` marks a regular expression.
 
-Drainer (tidb-binlog 5.6): other text is an anchored regular expression, so that `.` is a wildcard. DM (1.11): `?` is
-one character, `[a-z]` and `[!a-z]` one of a range, `*` any text and only at the end.
+Drainer (tidb-binlog 5.6): other text is an anchored regular expression, so `.` is a wildcard. DM (1.11): `?` matches
+one character, `[a-z]` and `[!a-z]` one character in or outside a range, `*` any text, but only at the end.
 """
 
 from __future__ import annotations
@@ -14,33 +14,35 @@ from binlake.errors import ConfigError
 
 @dataclass(frozen=True)
 class Pattern:
-    """A compiled pattern; workers get it by pickle."""
+    """A compiled pattern; it is sent to workers by pickle."""
 
     regex: re.Pattern[str]
 
     def matches(self, name: str) -> bool:
-        """True when `name` fits."""
+        """True if `name` matches."""
         return self.regex.search(name) is not None
 
 
 def drainer_pattern(text: str) -> Pattern:
-    """A name of the drainer's lists. Raises ConfigError."""
+    """Compile a name of the drainer's lists. Raises ConfigError."""
     return compile_regex(text[1:] if text.startswith("~") else f"^(?:{text})$", text)
 
 
 def compile_wildcard(text: str) -> Pattern:
-    """A pattern of DM's rules. Raises ConfigError."""
+    """Compile a pattern of DM's rules. Raises ConfigError."""
     if text.startswith("~"):
         return compile_regex(text[1:], text)
     if "*" in text[:-1]:
         raise ConfigError(
-            "`*` may only end a pattern", where={"pattern": text}, hint="write a regular expression: a leading ~"
+            "`*` is only allowed at the end of a pattern",
+            where={"pattern": text},
+            hint="write a regular expression, which begins with ~",
         )
     return compile_regex(f"^{''.join(map(_regex_of_part, re.findall(_PARTS, text, re.DOTALL)))}$", text)
 
 
 def compile_regex(regex: str, text: str) -> Pattern:
-    """`regex`, searched anywhere; `text` is what the configuration says. Raises ConfigError."""
+    """Compile `regex`, which may match anywhere in a name; `text`: the configured text. Raises ConfigError."""
     try:
         return Pattern(re.compile(regex, re.IGNORECASE))
     except re.error as error:

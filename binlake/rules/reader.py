@@ -1,7 +1,7 @@
-"""An SQL expression of MySQL as a program over one row image, typed by the table's definition (DM's expression filter).
+"""Compile a MySQL expression to a program over one row image, typed by the table's definition (DM's expression filter).
 
-Every node of the parser (`sql.py`) has a form here that takes each of its arguments, or the expression is refused:
-nothing of it is ignored. What servers read differently is refused too.
+Every node of the parse tree (`sql.py`) must have a form here that handles all its arguments; otherwise the expression
+is refused, and no part of it is ignored. Expressions that servers interpret differently are refused too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _DECIMAL: Mapping[type[exp.Expr], _Act] = {
 
 
 class Reader:
-    """Reads expressions over images of rows of `table`; `columns` are those read so far, in the order of a row.
+    """Compiles expressions over row images of `table`; `columns`: those used so far, in the order of a program's row.
 
     `bytewise`: the source compares all texts by bytes (source.new-collation = false).
     """
@@ -68,9 +68,9 @@ class Reader:
         self._bytewise = bytewise
 
     def condition(self, node: exp.Expr) -> ev.Program:
-        """`node` as a condition: a number is TRUE when it is not zero. Raises Unsupported."""
+        """`node` as a condition: a number is TRUE if it is not zero. Raises Unsupported."""
         term = self.value(node)
-        if term.kind in (*NUMBERS, "null", "place"):
+        if term.kind in (*NUMBERS, "null", "position"):
             return term.program
         raise Unsupported(f"`{node.sql('mysql')}` is a {term.kind}, not a condition: compare it with something")
 
@@ -88,14 +88,16 @@ class Reader:
         """A column of the table."""
         if node.table and fold_name(node.table) != fold_name(self._table.name):
             raise Unsupported(f"`{node.sql('mysql')}` is a column of another table")
-        found = self._table.column(node.name)
-        if found is None:
+        definition = self._table.column(node.name)
+        if definition is None:
             raise Unsupported(f"the table has no column `{node.name}`")
-        if found.is_virtual:
-            raise Unsupported(f"`{node.name}` is a virtual column, which no row change carries: write its expression")
-        if found.name not in self.columns:
-            self.columns.append(found.name)
-        return column_term(found, self.columns.index(found.name))
+        if definition.is_virtual:
+            raise Unsupported(
+                f"`{node.name}` is a virtual column, which is not in row changes: write its expression instead"
+            )
+        if definition.name not in self.columns:
+            self.columns.append(definition.name)
+        return column_term(definition, self.columns.index(definition.name))
 
     def compare(self, node: exp.Binary) -> Term:
         """=, <>, <, <=, >, >=."""
@@ -121,9 +123,9 @@ class Reader:
         """x BETWEEN a AND b."""
         value, low, high = (self.value(node.args[key]) for key in ("this", "low", "high"))
         if value.kind == "text" and {low.kind, high.kind} - {"text", "null"}:
-            raise Unsupported("a text is BETWEEN texts here")
+            raise Unsupported("a text can only be BETWEEN texts here")
         if value.kind in ("int", "decimal") and "real" in (low.kind, high.kind):
-            raise Unsupported("an exact number is BETWEEN exact numbers here")
+            raise Unsupported("an exact number can only be BETWEEN exact numbers here")
         require_one_collation(value, low, high)
         return condition_term(
             partial(
@@ -169,7 +171,7 @@ class Reader:
         weigh = ev.keep_text if self._bytewise else letter_weigher(collation)
         if weigh is None:
             find_weigher(collation, bytewise=False)
-            raise AssertionError("a collation that can be weighed has letters")
+            raise AssertionError("a collation with a weight function also has one for letters")
         text = value.program if weigh is ev.keep_text else partial(ev.apply_unless_null, weigh, value.program)
         program = partial(ev.apply_unless_null, partial(ev.matches_whole, like_pattern(pattern, weigh)), text)
         return condition_term(partial(ev.evaluate_not, program) if node.args.get("negate") else program)
@@ -191,14 +193,14 @@ class Reader:
         return value, common_collation(value, pattern), pattern.literal
 
     def arithmetic(self, node: exp.Binary) -> Term:
-        """+ - * / DIV %: by zero gives NULL."""
+        """+ - * / DIV %; a division by zero gives NULL."""
         left, right = number(self.value(node.this)), number(self.value(node.expression))
         if isinstance(node, exp.IntDiv):
-            return _whole_quotient(left, right)
+            return _integer_quotient(left, right)
         if "real" in (left.kind, right.kind):
             return Term(partial(ev.calculate, _REAL[type(node)], as_real(left), as_real(right)), "real")
         if isinstance(node, exp.Div):
-            raise Unsupported("how many digits a quotient has differs between servers: write `a * 1e0 / b`, or DIV")
+            raise Unsupported("servers differ in the number of digits of a quotient: write `a * 1e0 / b`, or DIV")
         if left.kind == right.kind == "int":
             return Term(partial(ev.calculate, _WHOLE[type(node)], left.program, right.program), "int")
         if isinstance(node, exp.Mod):
@@ -234,7 +236,7 @@ class Reader:
         if isinstance(node, exp.BitString):
             return constant(int(node.this, 2), "bits")
         if len(node.this) % 2:
-            raise Unsupported("write hexadecimal constants with two digits a byte")
+            raise Unsupported("write hexadecimal constants with two digits per byte")
         return constant(bytes.fromhex(node.this), "binary")
 
     def collated(self, node: exp.Collate) -> Term:
@@ -243,7 +245,7 @@ class Reader:
         if inner.kind != "text" or inner.named:
             raise Unsupported("COLLATE needs a text")
         if not name.startswith("utf8") or inner.charset not in ("", *UTF8):
-            raise Unsupported("COLLATE takes a collation of utf8 or utf8mb4 here, of a column in one of these")
+            raise Unsupported("COLLATE takes only collations of utf8 and utf8mb4 here, and columns in one of these")
         find_weigher(name, self._bytewise)
         return replace(inner, collation=name, explicit=True)
 
@@ -262,13 +264,13 @@ class Reader:
         """IF(condition, a, b)."""
         if node.args.get("false") is None:
             raise Unsupported("IF takes three arguments")
-        found, (yes, no) = unify_branches([self.value(node.args["true"]), self.value(node.args["false"])])
-        return replace(found, program=partial(ev.evaluate_if, self.condition(node.this), yes, no), literal=None)
+        term, (yes, no) = unify_branches([self.value(node.args["true"]), self.value(node.args["false"])])
+        return replace(term, program=partial(ev.evaluate_if, self.condition(node.this), yes, no), literal=None)
 
     def first(self, node: exp.Coalesce) -> Term:
         """COALESCE(a, b) and IFNULL(a, b)."""
-        found, programs = unify_branches([self.value(part) for part in (node.this, *node.expressions)])
-        return replace(found, program=partial(ev.evaluate_coalesce, tuple(programs)), literal=None)
+        term, programs = unify_branches([self.value(part) for part in (node.this, *node.expressions)])
+        return replace(term, program=partial(ev.evaluate_coalesce, tuple(programs)), literal=None)
 
     def absolute(self, node: exp.Abs) -> Term:
         """ABS(x)."""
@@ -279,7 +281,7 @@ class Reader:
         """LOWER, UPPER."""
         inner = self._text(node.this)
         change = ev.lower if isinstance(node, exp.Lower) else ev.upper
-        return _changed(inner, change)
+        return _change_text(inner, change)
 
     def trimmed(self, node: exp.Trim) -> Term:
         """TRIM, LTRIM, RTRIM, TRIM(LEADING 'x' FROM y)."""
@@ -290,10 +292,10 @@ class Reader:
                 raise Unsupported("TRIM removes a constant text only here")
             what = given.literal
         ends = {"LEADING": (True, False), "TRAILING": (False, True), "BOTH": (True, True), "": (True, True)}
-        found = ends.get(str(node.args.get("position") or "").upper())
-        if found is None:
+        sides = ends.get(str(node.args.get("position") or "").upper())
+        if sides is None:
             raise Unsupported(f"`{node.sql('mysql')}` is not supported")
-        return _changed(inner, partial(ev.trim, what, *found))
+        return _change_text(inner, partial(ev.trim, what, *sides))
 
     def length(self, node: exp.Length) -> Term:
         """LENGTH in bytes, CHAR_LENGTH in characters."""
@@ -313,11 +315,11 @@ class Reader:
         if str(node.this).lower() != "find_in_set" or len(node.expressions) != 2:
             raise Unsupported(f"the function {node.this} is not supported")
         name, names = map(self.value, node.expressions)
-        # MySQL looks a constant up among the names in any case, TiDB by the collation.
+        # MySQL looks up a constant among the names ignoring case, TiDB by the collation.
         weights = [general_ci(one) for one in names.set_names]
         if not isinstance(name.literal, str) or name.literal not in names.set_names or len(set(weights)) < len(weights):
             raise Unsupported("FIND_IN_SET needs a name of the SET, spelled as there, and a column of type SET")
-        return Term(partial(ev.apply_unless_null, partial(ev.find_in_set, name.literal), names.program), "place")
+        return Term(partial(ev.apply_unless_null, partial(ev.find_in_set, name.literal), names.program), "position")
 
     def _text(self, node: exp.Expr) -> Term:
         inner = self.value(node)
@@ -326,12 +328,12 @@ class Reader:
         return inner
 
 
-def _changed(inner: Term, change: Callable[[str], str]) -> Term:
-    made = replace(inner, program=partial(ev.apply_unless_null, change, inner.program), literal=None)
-    return replace(made, ordinal=None, named=False, set_names=())
+def _change_text(inner: Term, change: Callable[[str], str]) -> Term:
+    changed = replace(inner, program=partial(ev.apply_unless_null, change, inner.program), literal=None)
+    return replace(changed, ordinal=None, named=False, set_names=())
 
 
-def _whole_quotient(left: Term, right: Term) -> Term:
+def _integer_quotient(left: Term, right: Term) -> Term:
     if "real" in (left.kind, right.kind):
         raise Unsupported("DIV needs exact numbers here")
     return Term(partial(ev.calculate, ev.exact_div, left.program, right.program), "int")
@@ -341,17 +343,17 @@ def _json_equal(left: Term, right: Term) -> ev.Program:
     value, wanted = (left, right) if left.kind == "json" else (right, left)
     given = wanted.literal
     if wanted.kind == "text" and isinstance(given, str):
-        found: str | float = given
+        expected: str | float = given
     elif wanted.kind in NUMBERS and isinstance(given, int | float | Decimal):
-        found = float(plain_number(str(given)) if not isinstance(given, float) else given)
+        expected = float(plain_number(str(given)) if not isinstance(given, float) else given)
     else:
         raise Unsupported("a JSON value is compared with a constant number or text here")
-    return partial(ev.apply_unless_null, partial(doc.equals, found), value.program)
+    return partial(ev.apply_unless_null, partial(doc.equals, expected), value.program)
 
 
 @dataclass(frozen=True)
 class Form:
-    """How a node is read: the arguments that `read` takes, and those that the parser always gives and say nothing."""
+    """How a node is compiled: the arguments that `read` handles, and meaningless ones that the parser always adds."""
 
     read: Callable[[Reader, Any], Term]
     takes: frozenset[str]
@@ -390,4 +392,4 @@ FORMS: Mapping[type[exp.Expr], Form] = {
     exp.Length: _form(Reader.length, "this binary"),
     exp.Anonymous: _form(Reader.function, "this expressions"),
 }
-"""Every node that an expression may have."""
+"""Every node that an expression may contain."""

@@ -1,8 +1,8 @@
-"""Names at the target (data-migration-and-ticdc 1.11): a rule with a table pattern beats one for the database.
+"""Names at the target (data-migration-and-ticdc 1.11): a rule with a table pattern has priority over a database rule.
 
-Two rules of equal rank for one table are an error: which of them wins would hang on their order. No rule = the name
-stays. A rule whose target-schema has `{1}`, what the first group of its ~regex captures, is weaker than all others: it
-is for the databases that no other rule names.
+Two matching rules of equal rank for one table are an error, because the result would depend on their order. Without a
+matching rule the name stays. A rule whose target-schema contains `{1}` (the text that the first group of its ~regex
+captures) has the lowest priority: it is for the databases that no other rule names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CAPTURED = "{1}"
 
 @dataclass(frozen=True)
 class Extracted:
-    """A column of the target beside the source's: its name and its value for one source table."""
+    """An additional column of the target: its name and its value for one source table."""
 
     column: str
     value: str
@@ -34,13 +34,13 @@ class _Rule:
 
     @property
     def rank(self) -> int:
-        """Of those that fit, the rules of the highest rank count."""
+        """The rank: among the matching rules, only those of the highest rank count."""
         if CAPTURED in self.config.target_schema:
             return 0
         return 1 if self.table is None else 2
 
     def fits(self, db: str, table: str) -> bool:
-        """True when the rule is for `db`.`table`; `table` empty for the database itself."""
+        """True if the rule is for `db`.`table`; `table` is empty for the database itself."""
         if self.table is not None and not table:
             return False
         return self.schema.matches(db) and (self.table is None or self.table.matches(table))
@@ -68,32 +68,33 @@ class Routes:
         return bool(self._rules)
 
     def table(self, db: str, table: str) -> tuple[str, str]:
-        """(db, table) at the target. Raises ConfigError when two rules of equal rank match."""
+        """(db, table) at the target. Raises ConfigError if two rules of equal rank match."""
         rule = self._rule(db, table)
         return (db, table) if rule is None else (rule.schema_at_target(db), rule.config.target_table or table)
 
     def database(self, db: str) -> str:
-        """The database at the target for a DDL on the database itself. Raises ConfigError as `table`."""
+        """The database at the target for a DDL on the database itself. Raises ConfigError like `table`."""
         rule = self._rule(db, "")
         return db if rule is None else rule.schema_at_target(db)
 
     def extracted(self, db: str, table: str, source: str = "") -> tuple[Extracted, ...]:
-        """The further columns of `db`.`table`: of the table, the database, the source, in this order.
+        """The additional columns of `db`.`table`: from the table's, the database's and the source's name, in this
+        order.
 
-        `source`: the feeder's source that has it; empty, as for a TiDB: the replication's name is used.
+        `source`: the feeder's source that has the table; if empty, as for a TiDB, the replication's name is used.
         """
         rule = self._rule(db, table)
         if rule is None:
             return ()
-        found = _extractors(rule.config, table, db, source or self._replication)
-        return tuple(Extracted(column, _captured_text(regex, text)) for regex, column, text in found)
+        extractors = _extractors(rule.config, table, db, source or self._replication)
+        return tuple(Extracted(column, _captured_text(regex, text)) for regex, column, text in extractors)
 
     def _rule(self, db: str, table: str) -> _Rule | None:
         if (db, table) not in self._known:
-            self._known[db, table] = self._found(db, table)
+            self._known[db, table] = self._find_rule(db, table)
         return self._known[db, table]
 
-    def _found(self, db: str, table: str) -> _Rule | None:
+    def _find_rule(self, db: str, table: str) -> _Rule | None:
         fitting = [rule for rule in self._rules if rule.fits(db, table)]
         highest = max((rule.rank for rule in fitting), default=0)
         best = [rule for rule in fitting if rule.rank == highest]
@@ -131,14 +132,14 @@ def _require_group(rule: _Rule) -> None:
 
 def _extractors(rule: RouteRule, table: str, db: str, source: str) -> list[tuple[str, str, str]]:
     """(regular expression, target column, text) of the rule's extractors."""
-    found = []
+    extractors = []
     if rule.extract_table is not None:
-        found.append((rule.extract_table.table_regexp, rule.extract_table.target_column, table))
+        extractors.append((rule.extract_table.table_regexp, rule.extract_table.target_column, table))
     if rule.extract_schema is not None:
-        found.append((rule.extract_schema.schema_regexp, rule.extract_schema.target_column, db))
+        extractors.append((rule.extract_schema.schema_regexp, rule.extract_schema.target_column, db))
     if rule.extract_source is not None:
-        found.append((rule.extract_source.source_regexp, rule.extract_source.target_column, source))
-    return found
+        extractors.append((rule.extract_source.source_regexp, rule.extract_source.target_column, source))
+    return extractors
 
 
 def _captured_text(regex: str | re.Pattern[str], text: str) -> str:

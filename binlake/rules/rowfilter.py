@@ -1,4 +1,4 @@
-"""Rows of `mutation` without those that an expression drops: one pass over Arrow batches, in driver and tasks alike."""
+"""Remove the rows of `mutation` that an expression drops: one pass over Arrow batches, in the driver and in tasks."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Half:
 
 @dataclass(frozen=True)
 class TableFilter:
-    """What is dropped of one kind `op` of changes of a table of the source, since <= commit_ts < until.
+    """The filter for one kind `op` of changes of a source table with since <= commit_ts < until.
 
-    A row is dropped when one of `choices` is TRUE in all its halves.
+    A row is dropped if all halves of one of `choices` are TRUE.
     """
 
     db: str
@@ -42,8 +42,8 @@ class TableFilter:
     choices: tuple[tuple[Half, ...], ...]
 
     def rows(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
-        """The places of the rows that it is about."""
-        here = pc.and_(
+        """The indexes of the rows to which this filter applies."""
+        applies = pc.and_(
             pc.and_(pc.equal(batch[Mutation.SOURCE_DB], self.db), pc.equal(batch[Mutation.SOURCE_TABLE], self.table)),
             pc.and_(
                 pc.equal(batch[Mutation.OP], self.op),
@@ -53,7 +53,7 @@ class TableFilter:
                 ),
             ),
         )
-        return np.flatnonzero(here.to_numpy(zero_copy_only=False))
+        return np.flatnonzero(applies.to_numpy(zero_copy_only=False))
 
 
 @dataclass(frozen=True)
@@ -63,40 +63,42 @@ class RowFilter:
     places: tuple[TableFilter, ...] = ()
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of `batch` that no expression drops. Raises SchemaError where a value does not fit its column."""
+        """The rows of `batch` that no expression drops. Raises SchemaError if a value does not fit its column."""
         dropped = np.zeros(batch.num_rows, bool)
-        for place in self.places:
-            rows = place.rows(batch)
-            for choice in place.choices if len(rows) else ():
+        for table_filter in self.places:
+            rows = table_filter.rows(batch)
+            for choice in table_filter.choices if len(rows) else ():
                 true = np.ones(len(rows), bool)
                 for half in choice:
-                    true &= _is_true(half, batch, rows, place)
+                    true &= _is_true(half, batch, rows, table_filter)
                 dropped[rows] |= true
         return batch.filter(pa.array(~dropped)) if dropped.any() else batch
 
 
-def _is_true(half: Half, batch: pa.RecordBatch, rows: NDArray[np.int64], place: TableFilter) -> NDArray[np.bool_]:
-    found = np.zeros(len(rows), bool)
+def _is_true(
+    half: Half, batch: pa.RecordBatch, rows: NDArray[np.int64], table_filter: TableFilter
+) -> NDArray[np.bool_]:
+    results = np.zeros(len(rows), bool)
     at = 0
     try:
         images = batch[half.image].take(pa.array(rows))
         values = [_values(images, column) for column in half.columns] or [[None] * len(rows)]
         for at, row in enumerate(zip(*values, strict=True)):
-            found[at] = bool(half.program(row))
+            results[at] = bool(half.program(row))
     except _UNREADABLE as error:
         raise SchemaError(
             f"an expression of `expression-filter` cannot read a row: {type(error).__name__}",
-            where={"table": f"{place.db}.{place.table}", "expression": half.text,
+            where={"table": f"{table_filter.db}.{table_filter.table}", "expression": half.text,
                    "commit_ts": batch[Mutation.COMMIT_TS][int(rows[at])].as_py()},
-            hint="write the expression without that column, then run merge of the window again",
+            hint="write the expression without that column, then run the window's merge again",
         ) from error  # fmt: skip
-    return found
+    return results
 
 
 def _values(images: pa.MapArray, column: str) -> list[Any]:
     """The text of `column` in each image."""
-    found = images.items.filter(pc.equal(images.keys, column))
-    if len(found) != len(images):
+    texts = images.items.filter(pc.equal(images.keys, column))
+    if len(texts) != len(images):
         raise LookupError(column)
-    values: list[Any] = found.to_pylist()
+    values: list[Any] = texts.to_pylist()
     return values

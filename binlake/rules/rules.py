@@ -1,7 +1,7 @@
-"""All that decides which changes of the source are replicated and under which names; one value, sent to workers.
+"""All rules that decide which changes of the source are replicated and under which names; one value, sent to workers.
 
-Order for a row change: table lists, event filter (both before it is decoded), routing, expression filter (S4-07).
-Everything is judged by the source's names.
+Order for a row change: table lists, event filter (both before it is decoded), routing, expression filter (S4-07). All
+rules use the source's names.
 """
 
 from __future__ import annotations
@@ -33,35 +33,36 @@ from binlake.rules.tables import BlockAllow, TableChoice, TableFilter
 
 
 class ConfiguredSource(Protocol):
-    """What rules ask of the section `source`."""
+    """The settings of the section `source` that rules need."""
 
     @property
     def new_collation(self) -> bool:
-        """Whether texts compare by their collation there."""
+        """Whether the source compares texts by their collations."""
 
     @property
     def time_zone(self) -> str:
-        """Of its sessions."""
+        """The time zone of the source's sessions."""
 
     @property
     def invalid_text(self) -> Literal["refuse", "latin1"]:
-        """The handling of texts that are not UTF-8."""
+        """How to handle texts that are not UTF-8."""
 
     @property
     def second_writes(self) -> Literal["refuse", "once"]:
-        """The handling of row changes that may be logged twice."""
+        """How to handle row changes that may be logged twice."""
 
 
 class ConfiguredTarget(Protocol):
-    """What rules ask of the section `target`."""
+    """The settings of the section `target` that rules need."""
 
     @property
     def checkpoint_schema(self) -> str:
-        """The database of our own tables."""
+        """The database of Binlake's tables."""
 
 
 class Configured(Protocol):
-    """The sections of a replication that rules are made of (binlake.config's Replication, which rests on this room)."""
+    """The sections of a replication that define its rules (Replication of binlake.config, which imports this
+    package)."""
 
     @property
     def name(self) -> str: ...
@@ -91,13 +92,13 @@ class Configured(Protocol):
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of one replication; `marks` with loopback control only, `copies_ddl` False when sync-ddl is.
+    """The rules of one replication; `marks`: only with loopback control; `copies_ddl`: False if sync-ddl is false.
 
-    `own_schema`: the database in which the opposite replication keeps its position here; empty = there is none.
-    `replacements`: statements instead of the DDL of a commit_ts; `injections`: such that run between changes.
-    `zone`: time zone of the source's sessions, for DDL whose job does not contain it. `invalid_text`: handling of
-    texts that are not UTF-8, `second_writes`: of row changes that TiDB may have logged twice. `shard_mode`: how DDL of
-    tables that share a target is merged.
+    `own_schema`: the database in which the opposite replication stores its position here; empty = none.
+    `replacements`: commit_ts -> statement that replaces the DDL; `injections`: statements that run between changes.
+    `zone`: time zone of the source's sessions, for DDL whose job does not contain it. `invalid_text`: how to handle
+    texts that are not UTF-8; `second_writes`: how to handle row changes that TiDB may have logged twice. `shard_mode`:
+    how DDL of tables that share a target is merged.
     """
 
     tables: TableChoice = field(default_factory=lambda: TableFilter(Filter()))
@@ -118,7 +119,7 @@ class Rules:
 
     @classmethod
     def of(cls, replication: Configured) -> Rules:
-        """The rules of a configuration. Raises ConfigError naming what does not hold together."""
+        """The rules of a configuration. Raises ConfigError naming settings that contradict each other."""
         lists = replication.block_allow_list
         loopback = replication.loopback
         return cls(
@@ -140,13 +141,13 @@ class Rules:
         )
 
     def keeps(self, db: str, table: str) -> bool:
-        """True when changes of the source's `db`.`table` are replicated; `table` empty for the database."""
+        """True if changes of the source's `db`.`table` are replicated; `table` is empty for the database."""
         if self.marks is not None and (self.marks.is_mark(db, table) or fold_name(db) == fold_name(self.own_schema)):
             return False
         return self.tables.keeps(db, table)
 
     def route(self, table: TableDef) -> tuple[str, str] | None:
-        """(db, table) at the target; None when the table lists leave the table out."""
+        """(db, table) at the target; None if the table lists exclude the table."""
         return self.routes.table(table.db, table.name) if self.keeps(table.db, table.name) else None
 
     def kinds(self, table: TableDef) -> frozenset[str]:
@@ -159,43 +160,46 @@ class Rules:
         return passed
 
     def _require_key(self, table: TableDef, passed: frozenset[str], dropped: frozenset[str] | set[str]) -> None:
-        """A row without a key is found by all its values: what was not copied cannot be changed."""
+        """Raise ConfigError if later changes of a table without a key would miss rows that a filter dropped.
+
+        A row without a key is found by all its values, so a row that was not copied cannot be changed.
+        """
         if table.kind != "table" or table.identity().kind != "row":
             return
         lacking, later = dropped & {"insert", "update"}, passed & {"update", "delete"}
         if lacking and later:
             raise ConfigError(
                 f"a filter drops {' and '.join(sorted(lacking))} of a table without a key and lets"
-                f" {' and '.join(sorted(later))} through: the rows it would change are not at the target",
+                f" {' and '.join(sorted(later))} through, which would change rows that are not at the target",
                 where={"table": f"{table.db}.{table.name}"},
                 hint="drop update and delete as well, or remove the table from the rule",
             )
 
     def require_one_key(self, table: TableDef, dropped: set[str] | frozenset[str]) -> None:
-        """A row that stays at the target although the source lacks it may conflict with a later one.
+        """Raise ConfigError if rows that the source no longer has may conflict at the target with later rows.
 
-        `dropped`: what is left out, in words. Raises ConfigError (hazards R-14).
+        `dropped`: the kinds of changes that are left out, in words (hazards R-14).
         """
         if not dropped or self.kept_rows == "replace" or len(table.unique_keys()) < 2:
             return
         raise ConfigError(
-            f"a filter drops {' and '.join(sorted(dropped))} of a table with more than one unique key: a row kept "
-            "this way is silently removed when another row takes its unique value",
+            f"a filter drops {' and '.join(sorted(dropped))} of a table with more than one unique key: a row that "
+            "stays at the target for this reason is silently removed when another row gets its unique value",
             where={"table": f"{table.db}.{table.name}"},
             hint='remove the table from the rule, or accept it by filter.kept-rows = "replace"',
         )
 
 
 def _replacements(replication: Configured) -> Mapping[int, str]:
-    found = replacements_of(replication.ddl_replacement)
-    both = found.keys() & {int(ts) for ts in replication.filter.ignore_txn_commit_ts}
+    replacements = replacements_of(replication.ddl_replacement)
+    both = replacements.keys() & {int(ts) for ts in replication.filter.ignore_txn_commit_ts}
     if both:
         raise ConfigError(
-            "a DDL is left out by filter.ignore-txn-commit-ts and replaced by ddl-replacement",
+            "a DDL is both left out by filter.ignore-txn-commit-ts and replaced by ddl-replacement",
             where={"commit_ts": min(both)},
-            hint="use one of the two",
+            hint="use only one of the two",
         )
-    return found
+    return replacements
 
 
 def _own_schema(replication: Configured) -> str:

@@ -1,7 +1,7 @@
-"""Parses an expression with sqlglot, and accepts the tree only if it has all of the text, with MySQL's precedence.
+"""Parse an expression with sqlglot; accept the tree only if it represents the whole text with MySQL's precedence.
 
-sqlglot accepts what MySQL would not, drops parts, skips comments that MySQL runs, and binds comparisons in another
-order: each of these is refused, with a hint what to write.
+sqlglot accepts text that MySQL refuses, drops parts, skips comments that MySQL executes, and has another precedence of
+comparisons. Each of these cases is refused, with a message that says what to write.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _CALLED = frozenset({
     "IN", "IF", "IFNULL", "COALESCE", "LOWER", "LCASE", "UPPER", "UCASE", "TRIM", "LTRIM", "RTRIM", "ABS", "LENGTH",
     "CHAR_LENGTH", "CHARACTER_LENGTH", "FIND_IN_SET", "MOD", "ISNULL", "JSON_EXTRACT", "REGEXP_LIKE",
 })  # fmt: skip
-"""Before a parenthesis that is not a group."""
+"""Words before a parenthesis that does not group an expression."""
 
 
 def parse(text: str) -> exp.Expr:
-    """`text` as MySQL reads it. Raises Unsupported."""
+    """Parse `text` as MySQL does. Raises Unsupported."""
     try:
         tokens = sqlglot.tokenize(text, read="mysql")
         trees = sqlglot.parse(text, read="mysql")
@@ -37,12 +37,12 @@ def parse(text: str) -> exp.Expr:
     if len(trees) != 1 or trees[0] is None:
         raise Unsupported("it is not one expression")
     if any(token.comments for token in tokens):
-        raise Unsupported("a comment may be run by servers: leave it out")
+        raise Unsupported("servers may execute a comment: remove it")
     tree = trees[0]
     _require_all_tokens(tree, tokens)
     groups = sum(map(_is_group, tokens, [None, *tokens]))
     if groups < _count(tree, exp.Paren):
-        # The parser adds some itself, not always where MySQL binds.
+        # The parser adds parentheses of its own, which do not always match MySQL's precedence.
         raise Unsupported("put parentheses around each comparison that is part of another one (and write NOT for !)")
     for node in tree.walk():
         _require_parentheses(node)
@@ -50,11 +50,11 @@ def parse(text: str) -> exp.Expr:
 
 
 def _require_all_tokens(tree: exp.Expr, tokens: list[Token]) -> None:
-    """The tree has as many names and constants as the text. Raises Unsupported."""
+    """Raise Unsupported unless the tree has as many names and constants as the text."""
     names = sum(map(_is_name, tokens, [None, *tokens], [*tokens[1:], None]))
     constants = sum(token.token_type in _CONSTANTS for token in tokens)
     if names > _count(tree, exp.Identifier) or constants != _count(tree, exp.Literal, exp.JSONPath, *_BYTES):
-        raise Unsupported("a name or constant of it has no meaning there")
+        raise Unsupported("a name or constant in it has no meaning at its position")
 
 
 def _is_name(token: Token, before: Token | None, following: Token | None) -> bool:
@@ -74,7 +74,7 @@ def _count(tree: exp.Expr, *kinds: type[exp.Expr]) -> int:
 
 
 def _require_parentheses(node: exp.Expr) -> None:
-    """Operators that sqlglot or a reader may bind differently from MySQL are in parentheses. Raises Unsupported."""
+    """Raise Unsupported unless operators that sqlglot or people may bind differently from MySQL are in parentheses."""
     parts = [part for part in node.iter_expressions() if isinstance(part, (*_COMPARING, *_JOINING, exp.Not))]
     if isinstance(node, (*_COMPARING, *_CALCULATING)):
         loose = [part for part in parts if part.arg_key != "expressions"]

@@ -1,7 +1,7 @@
-"""TiDB's table filter: patterns of `schema.table`, where the last one that matches decides (reference 3.5).
+"""TiDB's table filter: patterns of `schema.table`; the last pattern that matches decides (reference 3.5).
 
-`*`, `?` and `[...]` are wildcards, `/.../` is a regular expression, quotes or backticks hold names with other signs,
-a leading `!` excludes tables. Names are compared without regard to case, as in TiDB.
+`*`, `?` and `[...]` are wildcards, `/.../` is a regular expression, quotes or backticks enclose names with other
+characters, and a leading `!` excludes tables. Names are compared without regard to case, as in TiDB.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from binlake.errors import ConfigError
 
-_HINT = "write schema.table, as test.*, `my db`.t1, /^db_[0-9]+$/.orders or !test.tmp_*"
+_HINT = "write schema.table, for example test.*, `my db`.t1, /^db_[0-9]+$/.orders or !test.tmp_*"
 _NAME = re.compile(
     r"""(?P<regex>/(?:[^/\\]|\\.)*/)|`(?P<tick>(?:[^`]|``)*)`|"(?P<quote>(?:[^"]|"")*)"|(?P<plain>[^.`"/]+)"""
 )
@@ -29,14 +29,14 @@ class _Rule:
 
 
 class TableMatcher:
-    """Whether a table is chosen by a list of patterns."""
+    """Matches tables by a list of patterns."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         """Raises ConfigError naming the pattern that cannot be read."""
         self._rules = [_read_rule(text.strip()) for text in patterns]
 
     def matches(self, db: str, table: str) -> bool:
-        """True when the last pattern that matches `db`.`table` includes it; False when none matches."""
+        """True if the last pattern that matches `db`.`table` includes it; False if none matches."""
         return next((rule.accepts for rule in reversed(self._rules) if rule.matches(db, table)), False)
 
 

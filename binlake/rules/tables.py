@@ -1,7 +1,7 @@
-"""Which tables are replicated: the drainer's lists, or DM's block-allow-list; always case-insensitive.
+"""Choose the replicated tables: by the drainer's lists or DM's block-allow-list; always case-insensitive.
 
-Drainer (tidb-binlog 5.6): do-lists first (database OR table), then the ignore lists. DM (1.12): databases first, then
-tables. A DDL on a database is judged with an empty table name.
+Drainer (tidb-binlog 5.6): first the do-lists (database OR table), then the ignore lists. DM (1.12): first databases,
+then tables. A DDL on a database is checked with an empty table name.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from binlake.rules.patterns import Pattern, compile_wildcard, drainer_pattern
 
 
 class TableChoice(abc.ABC):
-    """Judges (database, table) names, each once."""
+    """Decides for (database, table) names whether they are replicated, and caches each decision."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], bool] = {}
 
     def keeps(self, db: str, table: str) -> bool:
-        """True when changes of `db`.`table` are replicated."""
+        """True if changes of `db`.`table` are replicated."""
         is_kept = self._known.get((db, table))
         if is_kept is None:
-            is_kept = self._known[db, table] = self._judge(db, table)
+            is_kept = self._known[db, table] = self._decide(db, table)
         return is_kept
 
     @abc.abstractmethod
-    def _judge(self, db: str, table: str) -> bool: ...
+    def _decide(self, db: str, table: str) -> bool: ...
 
 
 class TableFilter(TableChoice):
-    """The drainer's lists."""
+    """Chooses tables by the drainer's lists."""
 
     def __init__(self, config: Filter) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class TableFilter(TableChoice):
         self._ignore_dbs = [drainer_pattern(name) for name in config.ignore_schemas]
         self._ignore_tables = _pairs(config.ignore_table, drainer_pattern)
 
-    def _judge(self, db: str, table: str) -> bool:
+    def _decide(self, db: str, table: str) -> bool:
         if (self._do_dbs or self._do_tables) and not (_any(self._do_dbs, db) or _match(self._do_tables, db, table)):
             return False
         return not (_any(self._ignore_dbs, db) or _match(self._ignore_tables, db, table))
@@ -50,11 +50,11 @@ class TableFilter(TableChoice):
 SYSTEM = frozenset(
     {"information_schema", "inspection_schema", "performance_schema", "metrics_schema", "mysql", "sys", "dm_heartbeat"}
 )
-"""Databases that the block-allow-list always drops."""
+"""Databases that the block-allow-list always excludes."""
 
 
 class BlockAllow(TableChoice):
-    """DM's lists."""
+    """Chooses tables by DM's lists."""
 
     def __init__(self, config: BlockAllowList) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class BlockAllow(TableChoice):
         self._ignore_dbs = [compile_wildcard(name) for name in config.ignore_dbs]
         self._ignore_tables = _pairs(config.ignore_tables, compile_wildcard)
 
-    def _judge(self, db: str, table: str) -> bool:
+    def _decide(self, db: str, table: str) -> bool:
         return self._keeps_db(db) and (not table or self._keeps_table(db, table))
 
     def _keeps_db(self, db: str) -> bool:

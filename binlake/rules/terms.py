@@ -1,6 +1,7 @@
-"""A value inside an expression: its program and what decides its comparison with another; pairs get a common type.
+"""A value in an expression: its program and the properties that decide how it is compared; pairs get a common type.
 
-What servers read differently (a DATE and a number, two collations, a text that is not a plain number) has no pair.
+Pairs that servers compare differently (a DATE and a number, two collations, a text that is not a plain number) are
+refused.
 """
 
 from __future__ import annotations
@@ -29,28 +30,28 @@ Kind = Literal[
     "text",
     "binary",
     "date",
-    "moment",
+    "datetime",
     "time",
     "document",
     "json",
-    "place",
+    "position",
     "null",
 ]
 NUMBERS = ("int", "decimal", "real", "year")
-TEMPORAL = ("date", "moment")
+TEMPORAL = ("date", "datetime")
 UTF8 = ("utf8", "utf8mb3", "utf8mb4", "ascii")
 
 
 class Unsupported(Exception):
-    """The expression has something unsupported; the text says what."""
+    """The expression contains something unsupported; the text says what."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """A value. `literal`: the value of a constant. `scale`: digits after the point of a DECIMAL.
+    """A value. `literal`: the value of a constant. `scale`: digits after the decimal point of a DECIMAL.
 
-    For a text: `charset` and `collation` ("" = a constant takes the other side's), `explicit` by COLLATE; for an ENUM
-    or SET (`named`) `ordinal`, its number.
+    For a text: `charset` and `collation` ("" = a constant, which takes the other side's); `explicit`: set by COLLATE.
+    For an ENUM or SET (`named`), `ordinal` gives its number.
     """
 
     program: ev.Program
@@ -92,7 +93,7 @@ def column_term(column: ColumnInfo, at: int) -> Term:
 
 
 def _named_term(text: Term, column: ColumnInfo, at: int) -> Term:
-    # With an empty name, its text equals that of the value without a name.
+    # If one name is empty, its text equals that of the value without a name, so the number is unknown.
     act = ev.enum_number if column.tp == t.ENUM else ev.set_number
     names = column.elems if column.tp == t.SET else ()
     ordinal = None if "" in column.elems else partial(ev.read, at, partial(act, column.elems))
@@ -106,7 +107,7 @@ _PLAIN_COLUMNS: tuple[tuple[frozenset[int], Kind, Callable[[str], object]], ...]
     (frozenset({t.DOUBLE}), "real", float),
     (frozenset({t.BIT}), "int", ev.bits),
     (t.DATES, "date", ev.moment),
-    (t.MOMENTS, "moment", ev.moment),
+    (t.MOMENTS, "datetime", ev.moment),
     (frozenset({t.DURATION}), "time", ev.time),
     (frozenset({t.JSON}), "document", ev.keep_text),
 )
@@ -130,10 +131,7 @@ def number(term: Term) -> Term:
 
 
 def plain_number(text: str) -> int | Decimal:
-    """The number that a constant text is; with more than 15 digits servers differ.
-
-    Raises Unsupported.
-    """
+    """Parse a constant text as a number. Raises Unsupported, also for more than 15 digits, where servers differ."""
     if re.fullmatch(r"[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)", text) is None or sum(map(str.isdigit, text)) > 15:
         raise Unsupported(f"'{text}' is not a number of up to 15 digits")
     return Decimal(text) if "." in text else int(text)
@@ -145,7 +143,7 @@ def as_real(term: Term) -> ev.Program:
 
 
 def unify_number_types(terms: Sequence[Term]) -> list[ev.Program]:
-    """Numbers in one type: exact, unless one is a DOUBLE."""
+    """Programs of numbers in a common type: exact, unless one of them is a DOUBLE."""
     return [as_real(term) if any(each.kind == "real" for each in terms) else term.program for term in terms]
 
 
@@ -153,7 +151,7 @@ def unify_number_types(terms: Sequence[Term]) -> list[ev.Program]:
 
 
 def pair(left: Term, right: Term, bytewise: bool, *, ordered: bool) -> tuple[ev.Program, ev.Program]:
-    """The two programs that a comparison compares; `ordered` for < and the like. Raises Unsupported."""
+    """The two programs whose results a comparison compares; `ordered`: for < and similar. Raises Unsupported."""
     if "null" in (left.kind, right.kind):
         return left.program, right.program
     for first, second, swapped in ((left, right, False), (right, left, True)):
@@ -164,7 +162,7 @@ def pair(left: Term, right: Term, bytewise: bool, *, ordered: bool) -> tuple[ev.
 
 
 def _pair_by_first(first: Term, second: Term, bytewise: bool, ordered: bool) -> tuple[ev.Program, ev.Program] | None:
-    """(first, second) where the type of `first` decides how `second` is read."""
+    """The programs of (first, second) if the type of `first` decides how `second` is read; None if it does not."""
     if first.kind == "year":
         return first.program, _year_partner(second)
     if first.kind in NUMBERS:
@@ -175,7 +173,7 @@ def _pair_by_first(first: Term, second: Term, bytewise: bool, ordered: bool) -> 
         return _binary_pair(first, second)
     if first.kind in (*TEMPORAL, "time"):
         return _time_pair(first, second)
-    if first.kind == "place" and second.kind == "int" and second.literal == 0:
+    if first.kind == "position" and second.kind == "int" and second.literal == 0:
         return first.program, second.program
     return None
 
@@ -187,7 +185,7 @@ def _year_partner(partner: Term) -> ev.Program:
     if isinstance(value, str) and re.fullmatch("[0-9]{4}", value):
         value = int(value)
     if not isinstance(value, int) or not 1901 <= value <= 2155:
-        raise Unsupported("a YEAR is compared with a year from 1901 to 2155 here, written with four digits")
+        raise Unsupported("a YEAR can only be compared with a year from 1901 to 2155 here, written with four digits")
     return partial(ev.constant, value)
 
 
@@ -208,7 +206,7 @@ def _number_pair(one: Term, other: Term) -> tuple[ev.Program, ev.Program] | None
 def _text_pair(one: Term, other: Term, bytewise: bool, ordered: bool) -> tuple[ev.Program, ev.Program]:
     collation = common_collation(one, other)
     if one.named and other.named:
-        raise Unsupported("an ENUM or SET is compared with constants and texts only")
+        raise Unsupported("an ENUM or SET can only be compared with constants and texts")
     weigh = find_weigher(collation, bytewise)
     if ordered and not bytewise and not has_order(collation):
         raise Unsupported(f"the order of {collation} is unknown here")
@@ -223,7 +221,7 @@ def _weigh_term(term: Term, weigh: Callable[[str], str]) -> ev.Program:
 
 
 def common_collation(*terms: Term) -> str:
-    """The collation of a comparison: COLLATE's, else the columns'. Raises Unsupported."""
+    """The collation of a comparison: that of COLLATE, else that of the columns. Raises Unsupported."""
     explicit = {term.collation for term in terms if term.explicit}
     collations = explicit or {term.collation for term in terms if term.collation}
     if len(collations) != 1:
@@ -234,14 +232,14 @@ def common_collation(*terms: Term) -> str:
 
 
 def require_one_collation(*terms: Term) -> None:
-    """Texts of one IN or BETWEEN are all compared in one collation. Raises Unsupported."""
+    """Raise Unsupported unless all texts of an IN or BETWEEN have the same collation."""
     texts = [term for term in terms if term.collation]
     if texts:
         common_collation(*texts)
 
 
 def find_weigher(collation: str, bytewise: bool) -> Callable[[str], str]:
-    """The weight function of texts; `bytewise` where the source compares all texts by bytes. Raises Unsupported."""
+    """The weight function of texts; `bytewise`: the source compares all texts by bytes. Raises Unsupported."""
     weigh = ev.keep_text if bytewise else weigher(collation)
     if weigh is None:
         raise Unsupported(
@@ -293,11 +291,11 @@ def _time_literal(kind: str, text: str) -> int | str:
     return ev.moment(text)
 
 
-# Values that are equal to one another
+# Branches of IF and COALESCE
 
 
 def unify_branches(terms: Sequence[Term]) -> tuple[Term, list[ev.Program]]:
-    """(the term of IF and COALESCE without its program; their values in one type). Raises Unsupported."""
+    """(term of an IF or COALESCE without its program, the programs of its values in one type). Raises Unsupported."""
     known = [term for term in terms if term.kind != "null"]
     programs = [term.program for term in terms]
     if not known:

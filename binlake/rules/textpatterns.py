@@ -1,4 +1,4 @@
-"""Patterns of LIKE and REGEXP as Python's, as far as all servers read them the same way."""
+"""Convert patterns of LIKE and REGEXP to Python's, as far as all servers interpret them in the same way."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def like_pattern(text: str, weigh: Callable[[str], str]) -> re.Pattern[str]:
     if len(pieces) == 1:
         return re.compile(pieces[0], re.DOTALL)
     first, *middle, last = pieces
-    # The first match of a piece is the best: it leaves the most room for the rest, so there is no backtracking.
-    found_first = "".join(f"(?>.*?{piece})" for piece in middle if piece)
-    return re.compile(f"{first}{found_first}.*{last}", re.DOTALL)
+    # The first match of a piece is the best, because it leaves the most text for the rest. So no backtracking is
+    # needed.
+    first_matches = "".join(f"(?>.*?{piece})" for piece in middle if piece)
+    return re.compile(f"{first}{first_matches}.*{last}", re.DOTALL)
 
 
 _CLASS = r"\[\^?(?:[^\]\[\\^&~-]-[^\]\[\\^&~-]|[^\]\[\\^&~-])+-?\]"
@@ -50,7 +51,7 @@ def regexp_pattern(text: str) -> re.Pattern[str]:
         for last, kind in zip(before, kinds, strict=False)
     )
     if not parts or repeats_nothing or _repeats_repetition(kinds):
-        raise Unsupported(f"servers read the pattern '{text}' differently, or reject it")
+        raise Unsupported(f"servers interpret the pattern '{text}' differently, or reject it")
     try:
         return re.compile("".join(_PUT.get(kind, part) for kind, part in parts))
     except (re.error, OverflowError):
@@ -62,14 +63,14 @@ def _regexp_parts(text: str) -> list[tuple[str, str]]:
     while at < len(text):
         match = _REGEXP_PARTS.match(text, at)
         if match is None or match.lastgroup is None:
-            raise Unsupported(f"'{text[at : at + 12]}' in a pattern is read differently by servers")
+            raise Unsupported(f"servers interpret '{text[at : at + 12]}' in a pattern differently")
         parts.append((match.lastgroup, match[0]))
         at = match.end()
     return parts
 
 
 def _repeats_repetition(kinds: list[str]) -> bool:
-    """True for (a+)+ and the like, which can take for ever on some texts."""
+    """True for nested repetitions such as (a+)+, which can take extremely long on some texts."""
     opened: list[bool] = []
     for kind, following in zip(kinds, [*kinds[1:], ""], strict=True):
         if kind == "open":

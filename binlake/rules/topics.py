@@ -1,7 +1,7 @@
-"""Which topic and partition a table's messages go to (reference/data-migration-and-ticdc.md 2.6, MISSION S2-41 to 43).
+"""Choose topic and partition of a table's messages (reference/data-migration-and-ticdc.md 2.6, MISSION S2-41 to 43).
 
-The first dispatcher whose matcher matches decides. With Avro one topic carries one table; the other protocols may share
-one, since their messages name the table.
+The first dispatcher whose matcher matches decides. With Avro, a topic contains one table; with the other protocols,
+tables may share a topic, because the messages name the table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ILLEGAL = re.compile(r"[^A-Za-z0-9._-]")
 
 @dataclass(frozen=True)
 class Dispatcher:
-    """`matcher`: patterns of tables; `topic`: with {schema} and {table}; `partition`: a word of PARTITION_RULES."""
+    """`matcher`: patterns of tables; `topic`: with {schema} and {table}; `partition`: one of PARTITION_RULES."""
 
     matcher: tuple[str, ...]
     topic: str
@@ -38,9 +38,9 @@ class Topics:
     """Topic and partition rule of each table."""
 
     def __init__(self, dispatchers: Sequence[Dispatcher], *, default: str = "", shared: bool = False) -> None:
-        """`default`: the topic of what no dispatcher fits, empty = none; `shared`: tables may have the same topic.
+        """`default`: the topic of tables that no dispatcher matches, empty = none; `shared`: tables may share a topic.
 
-        Raises ConfigError for a topic without both placeholders that is not shared (S2-43), a bad pattern, a bad
+        Raises ConfigError for an unshared topic without both placeholders (S2-43), an invalid pattern, or an invalid
         partition rule.
         """
         self._shared = shared
@@ -57,22 +57,22 @@ class Topics:
         self._rules = [(TableMatcher(dispatcher.matcher), dispatcher) for dispatcher in dispatchers]
 
     def dispatcher(self, db: str, table: str) -> Dispatcher:
-        """The first dispatcher that matches. Raises ConfigError when none does."""
+        """The first dispatcher that matches. Raises ConfigError if none does."""
         for matcher, dispatcher in self._rules:
             if matcher.matches(db, table):
                 return dispatcher
         raise ConfigError(
-            "no dispatcher has a topic for a table",
+            "no dispatcher matches a table",
             where={"table": f"{db}.{table}"},
-            hint='add {matcher = ["*.*"], topic = "..."} as the last dispatcher, or leave the table out by `rules`',
+            hint='add {matcher = ["*.*"], topic = "..."} as the last dispatcher, or exclude the table by `rules`',
         )
 
     def topic(self, db: str, table: str) -> str:
-        """The topic of the table's messages. Raises ConfigError when no dispatcher matches."""
+        """The topic of the table's messages. Raises ConfigError if no dispatcher matches."""
         return topic_name(self.dispatcher(db, table).topic, db, table)
 
     def require_own_topics(self, tables: Iterable[tuple[str, str]]) -> None:
-        """Raises ConfigError naming two of `tables` (db, table) that would share a topic and may not (S2-42)."""
+        """Raises ConfigError naming two of `tables` (db, table) that would share a topic but must not (S2-42)."""
         if self._shared:
             return
         owners: dict[str, tuple[str, str]] = {}
@@ -81,14 +81,14 @@ class Topics:
             owner = owners.setdefault(topic, (db, table))
             if owner != (db, table):
                 raise ConfigError(
-                    "two tables have the same topic; a topic carries one table",
+                    "two tables have the same topic, but a topic may contain only one table",
                     where={"topic": topic, "tables": f"{'.'.join(owner)}, {db}.{table}"},
-                    hint="change the topic of one of them by a dispatcher of its own",
+                    hint="give one of them another topic by a separate dispatcher",
                 )
 
 
 def topic_name(expression: str, db: str, table: str) -> str:
-    """`expression` with the names put in; `_` for each character that Kafka refuses, cut to 249 characters."""
+    """`expression` with the names inserted; `_` replaces characters that Kafka refuses; cut to 249 characters."""
     name = expression.replace("{schema}", _ILLEGAL.sub("_", db)).replace("{table}", _ILLEGAL.sub("_", table))
     return {".": "_", "..": "__"}.get(name, name[:MOST_TOPIC_CHARACTERS])
 
@@ -101,11 +101,11 @@ def subject_of(topic: str, part: str) -> str:
 def _require_expression(topic: str, shared: bool) -> None:
     if shared and not _SHARED_EXPRESSION.fullmatch(topic):
         raise ConfigError(
-            "a topic has letters, digits, `.`, `_` and `-`, and may have {schema} and {table}", where={"topic": topic}
+            "a topic may contain only letters, digits, `.`, `_`, `-`, {schema} and {table}", where={"topic": topic}
         )
     if not shared and not _EXPRESSION.fullmatch(topic):
         raise ConfigError(
-            "a topic must have {schema} and then {table}, beside letters, digits, `.`, `_` and `-`",
+            "a topic must contain {schema} and then {table}; besides these only letters, digits, `.`, `_` and `-`",
             where={"topic": topic},
             hint="write for example tidb_{schema}_{table}",
         )

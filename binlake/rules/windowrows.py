@@ -1,4 +1,4 @@
-"""The row filter of one window: the expressions of the rules, read with the definitions that occur in the window."""
+"""The row filter of one window: the rules' expressions, compiled with the definitions that occur in the window."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from binlake.rules.rules import Rules
 
 
 def make_row_filter(schemas: WindowSchemas, rules: Rules) -> RowFilter:
-    """The filter for rows of a window, by the definition at each row's commit_ts (R-19). Raises ConfigError."""
-    places = []
+    """The filter for rows of a window; it uses the definition at each row's commit_ts (R-19). Raises ConfigError."""
+    filters = []
     for db, table in rules.expressions.tables():
         for since, until, state in schemas.spans():
             definition = state.find(db, table)
             if definition is None or not rules.keeps(definition.db, definition.name):
                 continue
-            places += [
+            filters += [
                 TableFilter(definition.db, definition.name, op, since, until, choices)
                 for op, choices in rules.expressions.conditions(definition).items()
             ]
-    return RowFilter(tuple(places))
+    return RowFilter(tuple(filters))

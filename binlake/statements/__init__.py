@@ -1,6 +1,6 @@
-"""SQL text of row changes: literals from canonical text, and batches of REPLACE, DELETE and INSERT.
+"""Render row changes as SQL text: literals from canonical text, and batches of REPLACE, DELETE and INSERT.
 
-Text goes in and out in columns (Arrow); the plain functions in `literal` are the reference that tests compare with.
+Input and output are Arrow columns of text; the plain functions in `literal` are the reference that tests compare with.
 """
 
 from binlake.statements.batch import PHASES, UNCHECKED, Phase, StatementBatch, statement_digest

@@ -1,4 +1,4 @@
-"""A batch of SQL as in the lake's table `statement`: finalize executes exactly this (hazards R-62)."""
+"""A batch of SQL as in the lake's table `statement`; finalize executes exactly this text (hazards R-62)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Final, Literal
 from binlake.errors import Permanent
 
 UNCHECKED = -1
-"""In `expect`: the number of affected rows says nothing (REPLACE counts removed rows too)."""
+"""In `expect`: the number of affected rows is not checked (REPLACE counts removed rows too)."""
 
 
 REPLACED: Final = "replaced"
 """The kind of a DDL with which an operator replaced the source's."""
 INJECTED: Final = "injected"
-"""The kind of a DDL that an operator put between changes of the source."""
+"""The kind of a DDL that an operator inserted between changes of the source."""
 
 
 class Phase(IntEnum):
-    """What a batch does inside a segment (invariant 6): its DDL, then PHASES; or, in mode ordered, its changes.
+    """The phase of a batch in its segment (invariant 6): the DDL, then PHASES; in mode ordered, the changes.
 
-    KEEP copies the target's own values of rows that are rewritten, RESTORE puts them back (hazards R-12).
+    KEEP copies the values of target-only columns of rows that are rewritten; RESTORE puts them back (hazards R-12).
     """
 
     DDL = 0
@@ -36,18 +36,18 @@ class Phase(IntEnum):
 
 
 PHASES = (Phase.KEEP, Phase.DELETE, Phase.WRITE, Phase.RESTORE)
-"""The order in which the batches of a segment are applied, with a barrier between two of them."""
+"""The order in which the batches of a segment are applied, with a barrier between the phases."""
 
 
 @dataclass(frozen=True)
 class StatementBatch:
-    """One batch: `sql` runs in order, each statement must report `expect` affected rows (-1 = unchecked).
+    """One batch: the statements `sql` run in order; each must report its `expect` of affected rows (-1 = unchecked).
 
-    After phase 2 of the segment `verify_sql` (empty = none) must return `verify_rows`. `rows` counts row changes.
+    After phase 2 of the segment, `verify_sql` (empty = none) must return `verify_rows`. `rows` counts row changes.
 
-    Mode ordered only: rounds run one after the other, the batches of one `queue` of a round too, in order of `batch`;
-    `db` and `table` are empty where a batch has several. Once all rounds before `round` are downstream, every
-    transaction up to `whole_ts` is (0 = none).
+    Mode ordered only: rounds run one after the other, and so do the batches of one `queue` of a round, in order of
+    `batch`. `db` and `table` are empty if a batch has several tables. Once all rounds before `round` are applied, every
+    transaction up to `whole_ts` is applied (0 = none).
     """
 
     segment: int
@@ -68,7 +68,7 @@ class StatementBatch:
 
     @property
     def where(self) -> dict[str, object]:
-        """Which batch, for an error's `where`."""
+        """Identifies the batch in an error's `where`."""
         return {
             "table": f"{self.db}.{self.table}",
             "segment": self.segment,
@@ -86,7 +86,7 @@ def statement_digest(sql: Sequence[str | bytes]) -> str:
     return digest.hexdigest()
 
 
-# How `changes.ordered.forms` and `lenient` begin a statement on rows.
+# The beginnings that `changes.ordered.forms` and `lenient` give to statements on rows.
 _NAME = r"`((?:[^`]|``)+)`"
 _LENIENT = r"(?:SET STATEMENT sql_mode = '[A-Z_,]*' FOR )?"
 _HINT = r"(?: /\*\+ SET_VAR\(sql_mode = '[A-Z_,]*'\) \*/)?"

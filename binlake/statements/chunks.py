@@ -1,8 +1,8 @@
-"""Cuts the net changes of a window into chunks of rows that one call renders, the same for every caller.
+"""Cut the net changes of a window into chunks of rows that one call renders; all callers get the same chunks.
 
-The driver calls these functions with a whole small window, Spark's workers with the batches of a large one. What a
-chunk holds follows from the rows alone: hash buckets of the key's beginning, in order, up to a count of rows and bytes.
-Batches are pinned, so nothing here may depend on which process has the rows, or on their order.
+The driver calls these functions with a whole small window, Spark's workers with the batches of a large one. The content
+of a chunk depends only on the rows: hash buckets of the key's beginning, in order, up to a number of rows and bytes.
+Batches are pinned, so the chunks must not depend on the process that has the rows, or on the order of the rows.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ CHUNK_ROWS = 50_000
 CHUNK_BYTES = 64 << 20
 
 TEXT_FACTOR = 4
-"""Bytes of SQL for a byte of text at most: escapes double it, hex and float conditions take more."""
+"""Most bytes of SQL per byte of text: escapes double it, hex and float conditions take more."""
 ENTRY_BYTES = 300
-"""Bytes of SQL for each column at most, besides its text: names and punctuation."""
+"""Most bytes of SQL per column besides its text, for names and punctuation."""
 
 CHUNK_KEY = (Change.SEGMENT, "phase", Change.DB, Change.TABLE)
 SIZES = pa.schema(
@@ -43,14 +43,14 @@ SIZES = pa.schema(
         ("bytes", pa.int64()),
     ]
 )
-"""For a chunk key and bucket: its rows, and the most bytes that their SQL can have."""
+"""For a chunk key and bucket: the number of rows, and the most bytes that their SQL can have."""
 
 Ints = NDArray[np.int64]
 
 _IGNORED_KEY_BYTES = len('00"]')
-"""Bytes at the end of a key that its bucket ignores: with more, one bucket would have too many large rows."""
+"""Number of final bytes of a key that its bucket ignores; if it were more, one bucket would get too many large rows."""
 _RENUMBER_ABOVE = 1 << 31
-"""Above this many combinations, codes are renumbered: far below where a product of two would overflow."""
+"""Codes are renumbered above this number of combinations, far below the numbers whose product would overflow."""
 
 
 class ChunkKey(NamedTuple):
@@ -64,7 +64,7 @@ class ChunkKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of one `key` rendered by one call: their hash `buckets`, and the first and last batch number."""
+    """Rows of one `key` that one call renders: their hash `buckets`, and their first and last batch number."""
 
     key: ChunkKey
     buckets: tuple[int, ...]
@@ -80,9 +80,9 @@ def add_chunk_keys(changes: pa.Table) -> pa.Table:
 
 
 def _hash_buckets(keys: Any) -> NDArray[np.int32]:
-    """The bucket of each key (JSON): the same for keys that differ in their last two bytes only.
+    """The bucket of each key (JSON); keys that differ only in their last two bytes have the same bucket.
 
-    So a batch has neighbouring keys, which a server writes to few pages and counts in few ranges.
+    So a batch gets neighbouring keys, which a server writes to few pages and counts in few ranges.
     """
     beginnings = pc.binary_slice(keys.cast(pa.binary()), 0, -_IGNORED_KEY_BYTES)
     hashes = row_hashes(pa.table({Change.KEY: beginnings}), [Change.KEY])
@@ -110,14 +110,15 @@ def sum_sizes(parts: pa.Table) -> list[dict[str, Any]]:
 
 
 def cut_chunks(counted: Sequence[Mapping[str, Any]], limits: BatchLimits) -> list[Chunk]:
-    """Chunks in order of their keys; batch numbers of a (segment, phase) do not overlap. `counted`: by `sum_sizes`."""
+    """Chunks in order of their keys; batch numbers in a (segment, phase) do not overlap. `counted`: from
+    `sum_sizes`."""
     chunks: list[Chunk] = []
     for _, phase in groupby(counted, key=lambda row: (row[Change.SEGMENT], row["phase"])):
         first = 0
         for key, rows in groupby(phase, key=lambda row: ChunkKey(*(row[name] for name in CHUNK_KEY))):
             for part in _split_rows(list(rows)):
                 size, text = sum(row["rows"] for row in part), sum(row["bytes"] for row in part)
-                # Two neighbouring batches that were cut by bytes together exceed one limit.
+                # Two neighbouring batches that were cut by bytes have together more bytes than one limit.
                 last = first + size // limits.rows + 1 + 2 * (text // limits.bytes + 1)
                 chunks.append(Chunk(key, tuple(row["bucket"] for row in part), first, last))
                 first = last + 1
@@ -165,7 +166,7 @@ def number_values(rows: pa.Table, names: Sequence[str]) -> tuple[Ints, pa.Table]
         codes = codes * len(encoded.dictionary) + np.asarray(encoded.indices)
         most *= len(encoded.dictionary)
         if most > _RENUMBER_ABOVE:
-            # Only combinations that occur, so that the codes do not overflow.
+            # Number only the combinations that occur, so that the codes do not overflow.
             codes, most = _renumber(codes), rows.num_rows
     codes = _renumber(codes)
     some = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
@@ -179,28 +180,28 @@ def _renumber(codes: Ints) -> Ints:
 
 
 def _text_bytes(rows: pa.Table) -> Ints:
-    """The most bytes of SQL for each row: by its final image, else its first one."""
+    """The most bytes of SQL for each row, by its final image, or if it has none, by its first one."""
     parts = [
-        _text_bytes_of(batch[Change.AFTER], batch[Change.BEFORE])
+        _image_bytes(batch[Change.AFTER], batch[Change.BEFORE])
         for batch in rows.select([Change.AFTER, Change.BEFORE]).to_batches()
     ]
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _text_bytes_of(after: pa.MapArray, before: pa.MapArray) -> Ints:
+def _image_bytes(after: pa.MapArray, before: pa.MapArray) -> Ints:
     if not after.null_count:
-        return _bytes_of(after)
+        return _map_bytes(after)
     if after.null_count == len(after):
-        return _bytes_of(before)
-    return np.where(np.asarray(after.is_valid()), _bytes_of(after), _bytes_of(before))
+        return _map_bytes(before)
+    return np.where(np.asarray(after.is_valid()), _map_bytes(after), _map_bytes(before))
 
 
-def _bytes_of(maps: pa.MapArray) -> Ints:
+def _map_bytes(maps: pa.MapArray) -> Ints:
     offsets = np.asarray(maps.offsets)
     items = maps.items[offsets[0] : offsets[-1]]
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(pc.fill_null(pc.binary_length(items), 0))])
-    found: Ints = np.diff(ends[offsets - offsets[0]]) * TEXT_FACTOR + np.diff(offsets) * ENTRY_BYTES
-    return found
+    sizes: Ints = np.diff(ends[offsets - offsets[0]]) * TEXT_FACTOR + np.diff(offsets) * ENTRY_BYTES
+    return sizes
 
 
 def _join_chunks(column: pa.ChunkedArray) -> pa.Array:

@@ -1,7 +1,7 @@
-"""Literals of whole columns with Arrow's string kernels: the same text as `literal`, without an object per value.
+"""Write the literals of whole columns by Arrow's string kernels: the text of `literal`, without an object per value.
 
-A search in a column is one search in all its bytes: a kernel that searches each value costs ten times as much as
-joining the texts.
+A search in a column is a single search in all its bytes, because a kernel that searches each value costs ten times as
+much as joining the texts.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def join_tuples(literals: Sequence[Array]) -> Array:
 
 
 def join_value_tuples(columns: Sequence[tuple[Array, ColumnInfo]]) -> Array:
-    """`join_tuples` of the `value_literals` of each (values, column), in one pass over the text where there is no NULL.
+    """`join_tuples` of the `value_literals` of each (values, column), in one pass over the text if no value is NULL.
 
-    With a comma after each, so neighbours are joined as in a statement (`JoinedTexts`).
+    A comma follows each tuple, so that neighbours are joined as in a statement (`JoinedTexts`).
     """
     pieces = _in_parentheses([_pieces(values, literal_kind(column)) for values, column in columns])
     return _concatenate([*pieces, ","])
@@ -59,7 +59,7 @@ def append_commas(texts: Array) -> Array:
 class JoinedTexts:
     """A large string column without NULL whose texts all end with a comma.
 
-    They are in one Arrow buffer, so texts of neighbouring rows are joined already, for any batch.
+    The texts are in one Arrow buffer, so texts of neighbouring rows are already joined, for any batch.
     """
 
     def __init__(self, column: Any) -> None:
@@ -75,7 +75,7 @@ class JoinedTexts:
         return np.diff(self._ends)
 
     def joined(self, start: int, stop: int) -> bytes:
-        """The texts of the rows from `start` to before `stop`, at least one, with commas between them (UTF-8)."""
+        """The texts of the rows `start` to `stop` - 1 (at least one row), with commas between them (UTF-8)."""
         return bytes(self._data[int(self._ends[start]) : int(self._ends[stop]) - 1])
 
 
@@ -87,7 +87,7 @@ def _in_parentheses(columns: Sequence[Sequence[Array | str]]) -> list[Array | st
 
 
 def _concatenate(pieces: Sequence[Array | str]) -> Array:
-    """Columns and constant texts joined row by row; neighbouring constants become one."""
+    """Join columns and constant texts row by row; neighbouring constants become one."""
     joined: list[Any] = []
     for constant, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
         texts = list(group)
@@ -100,7 +100,7 @@ _AFFIXES[LiteralKind.JSON] = _AFFIXES[LiteralKind.TEXT]
 
 
 def _pieces(values: Array, kind: LiteralKind) -> list[Array | str]:
-    """What `_concatenate` joins to the literals of `values`."""
+    """The pieces that `_concatenate` joins to the literals of `values`."""
     if values.null_count:
         return [_literals(values, kind)]
     before, after = _AFFIXES.get(kind, ("", ""))
@@ -130,12 +130,12 @@ def _escape(values: Array) -> Array:
 
 
 def _replace(values: Array, text: str, replacement: str) -> Array:
-    # Searching first is cheaper than copying a column with nothing to replace.
-    return pc.replace_substring(values, text, replacement) if _has(values, text) else values
+    # Searching first is cheaper than copying a column in which nothing is replaced.
+    return pc.replace_substring(values, text, replacement) if _may_contain(values, text) else values
 
 
-def _has(values: Array, text: str) -> bool:
-    """True when `text`, which is ASCII, may be in a large string column; bytes behind a NULL count too."""
+def _may_contain(values: Array, text: str) -> bool:
+    """True if the ASCII `text` may be in a large string column; bytes behind a NULL count too."""
     offsets, data = values.buffers()[1:]
     if data is None or not len(values):
         return False
@@ -144,7 +144,7 @@ def _has(values: Array, text: str) -> bool:
 
 
 def _real_literals(values: Array) -> Array:
-    if not _has(values, "e") and not _has(values, "E"):
+    if not _may_contain(values, "e") and not _may_contain(values, "E"):
         return _concatenate([values, "e0"])
     plain = pc.invert(pc.match_substring(values, "e", ignore_case=True))
     return pc.if_else(plain, _concatenate([values, "e0"]), values)

@@ -1,4 +1,4 @@
-"""Counts the keys of a batch on the target: each must exist once a segment is written (hazards R-13)."""
+"""Count the keys of a batch on the target: after a segment is written, each key must exist (hazards R-13)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from binlake.statements.literal import qualified, quote_name
 from binlake.statements.writtencolumns import key_columns
 
 _LEAST = 4
-"""Minimum average keys per range: with fewer, a list is shorter."""
+"""Minimum average number of keys per range; below it, a list is shorter."""
 
 
 class KeyCounts:
     """The queries that count the rows of `table` with some of the keys `columns` (canonical texts, by key column).
 
-    `alike`: the target's key has the type of the source's. Whole numbers without a gap are then counted as ranges: a
-    key exists at most once, so a range has its full count only if each of its numbers exists.
+    `alike`: the target's key has the source's type. Consecutive integers are then counted as ranges: a key exists at
+    most once, so a range has its full count only if each of its numbers exists.
     """
 
     def __init__(self, table: TableDef, columns: Sequence[Any], *, alike: bool) -> None:
@@ -33,26 +33,27 @@ class KeyCounts:
         self._exact = name_tuple([exact_name(column) for column in keys])
         literals = [match_literals(values, column) for values, column in zip(columns, keys, strict=True)]
         self._texts = JoinedTexts(append_commas(literals[0] if len(literals) == 1 else join_tuples(literals)))
-        self._numbers = _whole_numbers(columns[0], keys[0]) if alike and len(keys) == 1 else None
+        self._numbers = _read_integers(columns[0], keys[0]) if alike and len(keys) == 1 else None
 
     @property
     def sizes(self) -> Any:
-        """Bytes that each key takes of a query at most (numpy)."""
+        """The most bytes that each key takes in a query (numpy)."""
         return self._texts.sizes * (1 if self._exact == self._names else 2)
 
     def sql(self, start: int, stop: int) -> str:
-        """Counts the keys from `start` to `stop`, texts byte by byte: a row of another batch may have an equal one."""
+        """The query that counts the keys `start` to `stop` - 1. Texts are compared by bytes, because another batch may
+        have a key that is equal in the collation."""
         keys = self._texts.joined(start, stop).decode()
         listed = f"{self._names} IN ({keys})"
         if self._exact != self._names:
             listed += f" AND {self._exact} IN ({keys})"
         ranges = self._ranges(start, stop)
-        # Never longer than the size that the batch was cut for.
+        # The list has at most the size that the batch was cut for; a range is used only if it is shorter.
         condition = ranges if ranges and len(ranges.encode()) < len(listed.encode()) else listed
         return f"SELECT COUNT(*) FROM {self._name} WHERE {condition}"
 
     def _ranges(self, start: int, stop: int) -> str:
-        """The keys as ranges without gaps; empty where a list is certainly shorter."""
+        """The keys as ranges without gaps; empty if a list is certainly shorter."""
         if self._numbers is None:
             return ""
         numbers = np.sort(self._numbers[start:stop])
@@ -68,12 +69,12 @@ def name_tuple(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"({','.join(names)})"
 
 
-def _whole_numbers(values: Any, column: ColumnInfo) -> Any:
-    """The keys as 64-bit numbers (numpy); None where they are not whole numbers."""
+def _read_integers(values: Any, column: ColumnInfo) -> Any:
+    """The keys as 64-bit integers (numpy); None if they are not integers."""
     if column.tp not in t.INTEGERS:
         return None
     try:
         return np.asarray(values.cast(pa.int64()))
     except pa.ArrowInvalid:
-        # An unsigned key above 2^63: listed.
+        # Unsigned keys above 2^63 are counted by a list.
         return None

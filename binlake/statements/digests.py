@@ -1,4 +1,4 @@
-"""Proves that exactly the sealed batches are executed: a digest of all batches of a window and of each text (R-62)."""
+"""Prove by digests that exactly the sealed batches are executed: one of a window's batches, one of each text (R-62)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INDEX = (
 
 
 def digest_of_index(rows: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 (hex) of batches by their columns of INDEX, in order of their place: `statement` of an ApplyManifest."""
+    """SHA-256 (hex) of batches by their columns of INDEX, sorted by position: `statement` of an ApplyManifest."""
     digest = hashlib.sha256()
     for row in sorted(rows, key=lambda row: tuple(row[name] for name in INDEX[:3])):
         digest.update("\0".join(str(row[name]) for name in INDEX).encode())
@@ -36,12 +36,13 @@ def digest_of_index(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def batch_to_row(batch: StatementBatch) -> dict[str, Any]:
-    """The fields of `batch` as plain values, the reverse of `checked_batch_from_row`."""
+    """The fields of `batch` as plain values; the inverse of `checked_batch_from_row`."""
     return {**asdict(batch), "phase": int(batch.phase)}
 
 
 def checked_batch_from_row(row: Mapping[str, Any]) -> StatementBatch:
-    """The batch of `batch_to_row`. Raises ImmutableWindow when its text does not have the stored digest."""
+    """Restore the batch that `batch_to_row` wrote. Raises ImmutableWindow if its text does not have the stored
+    digest."""
     sql = cast(Sequence[str], row[Statement.SQL])
     if statement_digest(sql) != row[Statement.DIGEST]:
         raise ImmutableWindow(
@@ -54,6 +55,6 @@ def checked_batch_from_row(row: Mapping[str, Any]) -> StatementBatch:
 
 
 def batch_from_row(row: Mapping[str, Any]) -> StatementBatch:
-    """The batch of `batch_to_row` without a check of its text, for rows that never left this process."""
+    """Restore the batch that `batch_to_row` wrote, without checking its text: for rows that never left this process."""
     sql, expect = tuple(row[Statement.SQL]), tuple(row[Statement.EXPECT])
     return StatementBatch(**{**row, "phase": Phase(row[Statement.PHASE]), "sql": sql, "expect": expect})

@@ -1,8 +1,8 @@
-"""Conditions that find exactly the rows equal to an image: for tables without a key (hazards R-44).
+"""Conditions that match exactly the rows equal to an image, for tables without a key (hazards R-44).
 
-Each form was measured on MariaDB 10.11: FLOAT by its widened value, JSON by content (an explicit NOT NULL, because
-JSON_EQUALS(NULL, x) counts as true there), text by bytes after the indexable comparison, since a collation would
-treat `A` and `a ` as equal to `a`.
+Each form was measured on MariaDB 10.11. A FLOAT is compared by its widened value. JSON is compared by content, with an
+explicit NOT NULL because JSON_EQUALS(NULL, x) counts as true there. Text is compared by bytes after the comparison that
+can use an index, because a collation would treat `A` and `a ` as equal to `a`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _CHARACTERS = t.STRINGS
 
 
 def image_condition(text: str | None, column: ColumnInfo, dialect: Dialect) -> str:
-    """The condition for one value: the reference of `image_conditions`."""
+    """The condition for one value; the reference implementation of `image_conditions`."""
     if text is None:
         return f"{quote_name(column.name)} IS NULL"
     return _template(column, dialect).replace("\0", match_literal(text, literal_kind(column)))
 
 
 def image_conditions(values: Any, column: ColumnInfo, dialect: Dialect) -> Any:
-    """Arrow column of conditions `column equals value`, NULL included, for a column of canonical text."""
+    """An Arrow column of conditions `column equals value`, including NULL, for a column of canonical text."""
     literals = match_literals(values, column)
     parts = _template(column, dialect).split("\0")
     pieces: list[Any] = [_large_scalar(parts[0])]
@@ -40,7 +40,7 @@ def image_conditions(values: Any, column: ColumnInfo, dialect: Dialect) -> Any:
 
 
 def exact_name(column: ColumnInfo) -> str:
-    """The column for comparisons with text literals: bytewise where its collation treats different texts as equal."""
+    """The column for comparisons with text literals: bytewise if its collation may treat different texts as equal."""
     name = quote_name(column.name)
     if literal_kind(column) is LiteralKind.TEXT and column.tp in _CHARACTERS:
         return f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
@@ -54,7 +54,7 @@ def _template(column: ColumnInfo, dialect: Dialect) -> str:
     if kind is LiteralKind.JSON:
         if dialect != "mariadb":
             return f"({name} IS NOT NULL AND {name} = CAST(\0 AS JSON))"
-        # JSON_EQUALS does not work for values nested deeper than 31: those are compared by text.
+        # JSON_EQUALS does not work for values nested deeper than 31 levels; these are compared by text.
         return f"({name} IS NOT NULL AND (JSON_EQUALS({name}, \0) OR CAST({name} AS BINARY) = CAST(\0 AS BINARY)))"
     if exact_name(column) != name:
         return f"{name} <=> \0 AND {exact_name(column)} <=> CAST(\0 AS BINARY)"

@@ -1,7 +1,9 @@
-"""Rows with the error value of an ENUM (ordinal 0, shown as an empty text), which a strict session refuses.
+"""Write rows with the error value of an ENUM (ordinal 0, shown as an empty text), which a strict session refuses.
 
-TiDB keeps it where the source's session was lenient. No literal stores it in a strict session (measured on MariaDB
-10.11), so only a statement with such a row runs leniently: in others a value that is too long must fail, not be cut.
+TiDB stores this value if the source's session was lenient. No literal stores it in a strict session (measured on
+MariaDB
+10.11), so a statement with such a row runs in lenient mode. All other statements stay strict, because there a value
+that is too long must fail and not be cut.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
 
 
 def rows_with_error_values(images: Mapping[str, Any], columns: Sequence[ColumnInfo]) -> Any:
-    """A numpy mask of the rows that hold an ENUM's error value; None where no row does."""
+    """A numpy mask of the rows that contain an ENUM's error value; None if no row does."""
     masks = [
         np.asarray(pc.fill_null(pc.equal(images[column.name], ""), fill_value=False))
         for column in columns
@@ -31,7 +33,7 @@ def rows_with_error_values(images: Mapping[str, Any], columns: Sequence[ColumnIn
 
 
 def has_error_value(column: ColumnInfo) -> bool:
-    """True when an empty text in `column` is the error value: an ENUM's, of no element."""
+    """True if an empty text in `column` is the error value: an ENUM without an empty element."""
     return column.tp == t.ENUM and "" not in column.elems
 
 

@@ -1,4 +1,4 @@
-"""How large a batch may be: by rows, by the bytes of its text, and never above what the server takes in one packet."""
+"""Limits of a batch: its rows, the bytes of its text, and the largest packet that the server accepts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PACKET_MARGIN = 1 << 10
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """`rows` a batch; `bytes` of its text, unless one row alone has more; `packet`: bytes no statement may pass
-    (the server's max_allowed_packet; None = unknown).
+    """Most `rows` per batch; most `bytes` of its text, unless a single row has more; `packet`: the bytes that no
+    statement may exceed (the server's max_allowed_packet; None = unknown).
     """
 
     rows: int = 100
@@ -28,24 +28,26 @@ class BatchLimits:
 
     @classmethod
     def of(cls, rows: int, packet: int) -> BatchLimits:
-        """The limits for a server that takes packets of `packet` bytes: half of one is left for a statement's head."""
+        """The limits for a server that accepts packets of `packet` bytes; half a packet is left for a statement's
+        head."""
         return cls(rows, min(MAX_STATEMENT_BYTES, packet // 2), packet)
 
     def takes(self, statement: str) -> bool:
-        """True when the server takes `statement`."""
-        # No character has more than four bytes: most statements need not be encoded to know.
+        """True if the server accepts `statement`."""
+        # A character has at most four bytes, so most statements need not be encoded for this check.
         return self.takes_bytes(4 * len(statement)) or self.takes_bytes(len(statement.encode()))
 
     def takes_bytes(self, size: int) -> bool:
-        """True when the server takes a statement of `size` bytes."""
+        """True if the server accepts a statement of `size` bytes."""
         return self.packet is None or size + PACKET_MARGIN <= self.packet
 
     def cuts(self, *texts: Any) -> Iterator[tuple[int, int]]:
-        """(start, stop) of batches of rows; the longest of a row's `texts` (Arrow columns) counts, and a comma."""
+        """(start, stop) of batches of rows; a row counts with the longest of its `texts` (Arrow columns) and a
+        comma."""
         return self.cuts_of([np.asarray(pc.binary_length(text)) + 1 for text in texts])
 
     def cuts_of(self, sizes: Sequence[Any]) -> Iterator[tuple[int, int]]:
-        """(start, stop) of batches of rows; the greatest of a row's `sizes` (numpy columns of bytes) counts."""
+        """(start, stop) of batches of rows; a row counts with the greatest of its `sizes` (numpy columns of bytes)."""
         ends = np.cumsum(np.max(sizes, axis=0))
         start, total = 0, len(ends)
         while start < total:

@@ -1,6 +1,6 @@
-"""One SQL literal per canonical text: a server stores the value that the source had.
+"""Write a canonical text as an SQL literal, so that the server stores the source's value.
 
-Sources: MISSION S0-22; hazards R-12, R-44. The session has no NO_BACKSLASH_ESCAPES and speaks utf8mb4
+Sources: MISSION S0-22; hazards R-12, R-44. The session uses utf8mb4 and does not set NO_BACKSLASH_ESCAPES
 (`binlake.target.session.session`). These functions are the reference; `columns` does the same for whole columns.
 """
 
@@ -14,7 +14,7 @@ from binlake.rows.schema import mysqltypes as t
 
 
 class LiteralKind(Enum):
-    """How the canonical text of a column becomes a literal."""
+    """The form in which the canonical text of a column is written as a literal."""
 
     NUMBER = "number"
     FLOAT = "float"
@@ -28,7 +28,8 @@ class LiteralKind(Enum):
 _NUMBERS = t.INTEGERS | {t.NEWDECIMAL, t.YEAR}
 
 FLOAT_MAX, FLOAT_MAX_LITERAL = "3.4028235e38", "3.4028234663852886e38"
-"""Read as a double, the shortest text of the greatest FLOAT exceeds it: MariaDB refuses it as out of range."""
+"""Read as a double, the shortest text of the greatest FLOAT exceeds that FLOAT, so MariaDB refuses it as out of
+range."""
 
 
 def literal_kind(column: ColumnInfo) -> LiteralKind:
@@ -56,7 +57,7 @@ def value_literal(text: str | None, kind: LiteralKind) -> str:
         return _real_literal(text)
     if kind is LiteralKind.BINARY:
         return f"X'{text}'"
-    # X'..' is a string in MariaDB's comparisons; 0x.. is bytes to a BIT column and a number to a comparison.
+    # X'..' is a string in MariaDB's comparisons; 0x.. is bytes for a BIT column and a number in a comparison.
     return f"0x{text}" if kind is LiteralKind.BIT else quote(text)
 
 
@@ -92,5 +93,5 @@ def qualified(db: str, table: str) -> str:
 
 
 def _real_literal(text: str) -> str:
-    # Without an exponent the server would read a DECIMAL: -0 loses its sign, long numbers are converted twice.
+    # Without an exponent the server would read a DECIMAL: -0 would lose its sign, and long numbers be converted twice.
     return text if "e" in text or "E" in text else text + "e0"

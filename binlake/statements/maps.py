@@ -1,7 +1,8 @@
-"""Columns of row images that are maps, as in the lake's `before` and `after`.
+"""Read columns out of row images that are maps, as in the lake's `before` and `after`.
 
-Rule: each column is what `map_lookup` gives, the first value of its name, NULL where a map lacks it or is NULL itself.
-Maps that all have the same names in the same order, like full images of one definition, are sliced column by column.
+Rule: each column equals the result of `map_lookup`: the first value of its name, NULL if the map lacks the name or is
+NULL. If all maps have the same names in the same order, like full images of one definition, they are sliced column by
+column.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def images_from_maps(maps: Array, columns: Sequence[str], wanted: Any = None) ->
 
 
 class ImageMaps:
-    """Maps that are read several times: whether all have the same names is checked once."""
+    """Maps that are read several times; whether all have the same names is checked only once."""
 
     def __init__(self, maps: Array) -> None:
         self._maps = maps
@@ -41,19 +42,19 @@ class ImageMaps:
         return _number_maps(self._maps)
 
     def columns(self, columns: Sequence[str], wanted: Any = None) -> dict[str, Array]:
-        """As `images_from_maps`."""
+        """Like `images_from_maps`."""
         maps, names = self._maps, self._names
         if names is None:
             return _look_up(maps, columns, wanted)
         items, width = maps.items.slice(maps.offsets[0].as_py()), len(names)
         rows = self._rows if wanted is None else self._rows.take(pa.array(wanted))
-        # Of a name that occurs twice the first one counts.
-        places = {name: place for place, name in reversed(list(enumerate(names)))}
-        return {name: _take_column(items, rows, places.get(name), width) for name in columns}
+        # If a name occurs twice, the first one counts.
+        positions = {name: position for position, name in reversed(list(enumerate(names)))}
+        return {name: _take_column(items, rows, positions.get(name), width) for name in columns}
 
 
 def _look_up(maps: Array, columns: Sequence[str], wanted: Any) -> dict[str, Array]:
-    """`images_from_maps` of maps with different names: each entry is assigned to its column and row."""
+    """`images_from_maps` for maps with different names: each entry is assigned to its column and row."""
     offsets = np.asarray(maps.offsets).astype(np.int64)
     # Entries behind a NULL do not count.
     sizes = np.diff(offsets) * np.asarray(maps.is_valid())
@@ -62,29 +63,30 @@ def _look_up(maps: Array, columns: Sequence[str], wanted: Any) -> dict[str, Arra
     # An additional column takes the entries of all other names.
     places = np.full((len(columns) + 1, len(maps)), -1, np.int64)
     numbers = np.repeat(np.arange(len(maps)), sizes)
-    # From the last to the first, which counts; copies, since numpy takes views in the order of their memory.
+    # Assign from the last entry to the first, because the first counts. Copy, because numpy reads views in memory
+    # order.
     last_first = [np.flip(part).copy() for part in (np.asarray(indexes.fill_null(len(columns))), numbers, entries)]
     places[last_first[0], last_first[1]] = last_first[2]
     chosen = places if wanted is None else places[:, wanted]
     return {name: maps.items.take(pa.array(at, mask=at < 0)) for name, at in zip(columns, chosen, strict=False)}
 
 
-def _take_column(items: Array, rows: Array, place: int | None, width: int) -> Array:
-    if place is None:
+def _take_column(items: Array, rows: Array, position: int | None, width: int) -> Array:
+    if position is None:
         return pa.nulls(len(rows), items.type)
-    return items.take(pc.add(pc.multiply(rows, width), place))
+    return items.take(pc.add(pc.multiply(rows, width), position))
 
 
 def _number_maps(maps: Array) -> Array:
     """The number of each map among those that are not NULL; NULL for NULL."""
     if not maps.null_count:
         return pa.array(np.arange(len(maps)))
-    here = np.asarray(maps.is_valid())
-    return pa.array(here.cumsum() - 1, mask=~here)
+    valid = np.asarray(maps.is_valid())
+    return pa.array(valid.cumsum() - 1, mask=~valid)
 
 
 def _common_names(maps: Array) -> list[str] | None:
-    """The names of every map, in order; None where they differ, or where there is no map."""
+    """The names that all maps have, in order; None if they differ or if there is no map."""
     count = len(maps) - maps.null_count
     if not count or not pa.types.is_string(maps.type.key_type):
         return None

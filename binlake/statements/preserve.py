@@ -1,7 +1,7 @@
-"""Preserves column values that only the target has: copied before the segment's first write, restored last.
+"""Preserve the values of columns that only the target has: copy them before a segment's first write, restore them last.
 
-Rule: hazards R-12. The copy is a table like the target's own, next to the ledger, so values keep their types and never
-leave the server. Why it is exact is proved in docs/understand/apply-shapes.md.
+Rule: hazards R-12. The copy is a table with the target table's column types, in the ledger's database, so values keep
+their types and never leave the server. docs/understand/apply-shapes.md proves that this is exact.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def _hash(text: str) -> str:
 
 
 class PreserveStatements:
-    """Batches of `table` that copy rows into `copy` (quoted) and put their own columns back.
+    """Batches of `table` that copy rows into `copy` (quoted) and restore their target-only columns.
 
-    Batch numbers count from `first_batch`, per call order.
+    Batch numbers count from `first_batch` on, in call order.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PreserveStatements:
         return self._next
 
     def keeps(self, keys: Images) -> Iterator[StatementBatch]:
-        """Copy the rows of `keys`; they stay locked until the transaction ends."""
+        """Copy the rows with `keys`; they stay locked until the transaction ends."""
         names = ",".join(map(quote_name, self._copied))
         head = f"INSERT INTO {self._copy} ({names}) SELECT {names} FROM {self._name} WHERE {self._key_names()} IN ("
         texts = self._key_texts(keys)
@@ -77,7 +77,7 @@ class PreserveStatements:
             yield self._batch(Phase.KEEP, "keep", (f"{head}{_join(texts, start, stop)}) FOR UPDATE",))
 
     def restores(self, keys: Images) -> Iterator[StatementBatch]:
-        """Restore the values of rows that kept their key."""
+        """Restore the values of rows whose key did not change."""
         pairs = " AND ".join(f"t.{quote_name(c.name)}=k.{quote_name(c.name)}" for c in self._keys)
         head = f"UPDATE {self._name} t JOIN {self._copy} k ON {pairs} SET {self._format_sets()}"
         head += f" WHERE {self._key_names('t.')} IN ("
@@ -86,7 +86,7 @@ class PreserveStatements:
             yield self._batch(Phase.RESTORE, "restore", (f"{head}{_join(texts, start, stop)})",))
 
     def moved_restores(self, keys: Images, origins: Images) -> Iterator[StatementBatch]:
-        """Give the row of each of `keys` the values of the row that had the key of `origins`; one statement per row."""
+        """Give each row of `keys` the values of the row that had its key in `origins`; one statement per row."""
         head = f"UPDATE {self._name} t JOIN {self._copy} k SET {self._format_sets()} WHERE {self._key_names('t.')}="
         middle = f" AND {self._key_names('k.')}="
         parts = [_text(head), self._key_texts(keys), _text(middle), self._key_texts(origins), _text("")]
@@ -96,7 +96,7 @@ class PreserveStatements:
 
     def _format_sets(self) -> str:
         sets = [f"t.{quote_name(name)}=k.{quote_name(name)}" for name in self._table.kept]
-        # Naming a column keeps its value: ON UPDATE CURRENT_TIMESTAMP would change the source's.
+        # Naming a column keeps its value; otherwise ON UPDATE CURRENT_TIMESTAMP would change the source's value.
         same = [f"t.{name}=t.{name}" for name in map(quote_name, self._written)]
         return ",".join([*sets, *same])
 
@@ -109,10 +109,10 @@ class PreserveStatements:
         return literals[0] if len(literals) == 1 else join_tuples(literals)
 
     def _batch(self, phase: Phase, kind: Any, sql: Sequence[str]) -> StatementBatch:
-        # These are not row changes of the source, so they count none.
+        # These are not row changes of the source, so the batch counts no rows.
         number, self._next = self._next, self._next + 1
-        place = (self._segment, phase, number, self._table.db, self._table.name, kind)
-        return StatementBatch(*place, tuple(sql), (UNCHECKED,) * len(sql), "", 0, 0, statement_digest(sql))
+        identity = (self._segment, phase, number, self._table.db, self._table.name, kind)
+        return StatementBatch(*identity, tuple(sql), (UNCHECKED,) * len(sql), "", 0, 0, statement_digest(sql))
 
 
 def _join(texts: Any, start: int, stop: int) -> str:

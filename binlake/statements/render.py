@@ -1,7 +1,7 @@
-"""Batches for one table: multi-row writes and DELETE by key, exact DELETE and INSERT for tables without a key.
+"""Render batches for one table: multi-row writes and DELETE by key; for tables without a key, exact DELETE and INSERT.
 
-Sources: DESIGN 3.6, 4; hazards R-12, R-44. A column that the target computes is never written. A batch ends where
-its limits say (`limits`), so that it stays below the server's max_allowed_packet.
+Sources: DESIGN 3.6, 4; hazards R-12, R-44. A column that the target computes is never written. The limits of a batch
+(`limits`) keep it below the server's max_allowed_packet.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _SHOWN = 200
 class TableStatements:
     """Renders the batches of `table` (its definition after routing, valid at `segment`).
 
-    Batch numbers count from `first_batch` on, per call order. Raises SchemaError when a column of the table is
-    missing in the images, Permanent for a row that no packet of the server can hold. `plain`: outside safe mode;
-    `alike`: the target's key has the type of the source's for certain.
+    Batch numbers count from `first_batch` on, in call order. Raises SchemaError if a column of the table is missing in
+    the images, Permanent for a row that does not fit into a packet of the server. `plain`: outside safe mode; `alike`:
+    the target's key certainly has the source's type.
     """
 
     def __init__(
@@ -59,8 +59,9 @@ class TableStatements:
         self._dialect: Dialect = dialect
         self._limits = limits or BatchLimits()
         self._next = first_batch
-        # With one unique key a row conflicts at most with the row that it replaces: both forms have the same result
-        # (docs/understand/apply.md), and columns that the statement does not name stay unchanged.
+        # With one unique key a row conflicts at most with the row that it replaces. Then REPLACE and INSERT … ON
+        # DUPLICATE KEY UPDATE have the same result (docs/understand/apply.md), but INSERT leaves columns that it does
+        # not name unchanged.
         self._updates = (plain or bool(table.kept)) and len(table.unique_keys()) == 1
         self._name = qualified(table.db, table.name)
         self._columns = written_columns(table, dialect)
@@ -74,10 +75,10 @@ class TableStatements:
         return self._next
 
     def render_writes(self, images: Images, *, anew: bool = False) -> Iterator[StatementBatch]:
-        """Full final images; after phase 2 each key must exist once. For tables with a key only.
+        """Write full final images; after phase 2 each key must exist once. Only for tables with a key.
 
-        REPLACE; where the identity is the only unique key INSERT … ON DUPLICATE KEY UPDATE outside safe mode, and in
-        tables with columns of the target's own, except for rows written `anew`: those with another row's origin.
+        Uses REPLACE. If the identity is the only unique key, uses INSERT … ON DUPLICATE KEY UPDATE outside safe mode
+        and for tables with target-only columns, except for rows written `anew`: those that originate from another row.
         """
         updates = self._updates and not anew
         kind: Kind = "upsert" if updates else "replace"
@@ -92,7 +93,7 @@ class TableStatements:
             yield self._batch(Phase.WRITE, kind, (sql,), (UNCHECKED,), stop - start, counts.sql(start, stop))
 
     def render_deletes(self, images: Images) -> Iterator[StatementBatch]:
-        """DELETE by key; `images` need the key columns only. For tables with a key only."""
+        """DELETE by key; `images` need only the key columns. Only for tables with a key."""
         self._require_key("delete")
         keys = JoinedTexts(append_commas(self._key_tuples(images)))
         head = f"DELETE FROM {self._name} WHERE {self._key_names} IN (".encode()
@@ -102,7 +103,7 @@ class TableStatements:
             yield self._batch(Phase.DELETE, "delete", (sql,), (UNCHECKED,), stop - start)
 
     def render_inserts(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
-        """INSERT of images, each `copies[i]` times; every row must be counted by the server."""
+        """INSERT images, each `copies[i]` times; the server must report every row as affected."""
         heads = self._statement_heads("INSERT", images)
         repeated = np.repeat(np.arange(len(copies)), np.asarray(copies, dtype=np.int64))
         values = JoinedTexts(self._value_tuples(images).take(pa.array(repeated)))
@@ -112,7 +113,8 @@ class TableStatements:
             yield self._batch(Phase.WRITE, "insert", (sql,), (stop - start,), stop - start)
 
     def render_image_deletes(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
-        """DELETE by the whole image, one statement each, that must remove exactly `copies[i]` rows (hazards R-44)."""
+        """DELETE by the whole image, one statement per image; it must remove exactly `copies[i]` rows (hazards
+        R-44)."""
         conditions = self._conditions(images)
         limits = pa.array([str(n) for n in copies], pa.large_string())
         head, empty = pa.scalar(f"DELETE FROM {self._name} WHERE ", pa.large_string()), pa.scalar("", pa.large_string())
@@ -136,16 +138,16 @@ class TableStatements:
     ) -> StatementBatch:
         number, self._next = self._next, self._next + 1
         verify_rows = rows if verify_sql else 0
-        place = (self._segment, phase, number, self._table.db, self._table.name)
+        identity = (self._segment, phase, number, self._table.db, self._table.name)
         texts = tuple(text.decode() for text in sql)
-        return StatementBatch(*place, kind, texts, expect, verify_sql, verify_rows, rows, statement_digest(sql))
+        return StatementBatch(*identity, kind, texts, expect, verify_sql, verify_rows, rows, statement_digest(sql))
 
     def _statement_heads(self, verb: str, images: Images) -> _Heads:
         head = f"{verb} INTO {self._name} ({_names(self._columns)}) VALUES "
         return _Heads(head, images, self._columns, self._dialect)
 
     def _duplicate_clause(self) -> str:
-        # The key too: a collation may treat another text as equal.
+        # The key is set too, because a collation may treat a different text as the same key.
         names = [quote_name(column.name) for column in self._columns]
         return " ON DUPLICATE KEY UPDATE " + ",".join(f"{name}=VALUES({name})" for name in names)
 
@@ -169,7 +171,7 @@ class TableStatements:
         return images[name]
 
     def _require_fits_packet(self, sql: bytes, images: Images, row: int) -> None:
-        """Only a statement of one row can be too long: `row` is its index in `images`."""
+        """Raise Permanent if the packet limit refuses `sql`. Only a single row can be too long: its index is `row`."""
         if self._limits.takes_bytes(len(sql)):
             return
         key = key_text([self._image(images, column.name)[row].as_py() for column in self._keys])
@@ -177,7 +179,7 @@ class TableStatements:
             f"a row needs a statement of {len(sql)} bytes, and the target accepts packets of {self._limits.packet} "
             "bytes",
             where={"table": f"{self._table.db}.{self._table.name}", "key": key_in_log(key)[:_SHOWN]},
-            hint="raise max_allowed_packet on the target, then run the window again "
+            hint="raise max_allowed_packet on the target, then run the window again"
             " (show-row-values = true names the row)",
         )
 
@@ -192,12 +194,12 @@ def _names(columns: Sequence[ColumnInfo]) -> str:
 
 
 class _Heads:
-    """The beginning of a statement on some rows of `images`: `head`, made lenient where the rows need it."""
+    """The beginning `head` of a statement on rows of `images`, in lenient mode if the rows need it."""
 
     def __init__(self, head: str, images: Images, columns: Sequence[ColumnInfo], dialect: Dialect) -> None:
         self._odd = rows_with_error_values(images, columns)
         self._strict, self._lenient = head.encode(), make_lenient(head, dialect).encode()
 
     def of(self, rows: Any) -> bytes:
-        """The beginning for these rows (a slice, or their numbers)."""
+        """The beginning for `rows` (a slice or row numbers)."""
         return self._lenient if self._odd is not None and self._odd[rows].any() else self._strict

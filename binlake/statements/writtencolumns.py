@@ -1,4 +1,4 @@
-"""The columns of a row that are sent to the target, and those that it computes itself."""
+"""The columns of a row that are sent to the target, and the columns that the target computes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _ZONED = re.compile(r"\b(?:from_unixtime|unix_timestamp)\s*\(", re.IGNORECASE)
 
 
 def is_computed(column: ColumnInfo, table: TableDef, dialect: Dialect) -> bool:
-    """True when the target computes `column` from its row.
+    """True if the target computes `column` from its row.
 
-    MariaDB allows no primary key on a generated column: there a stored one is a plain column with the source's values.
-    So is, on any server, one whose value depends on the time zone of the session that wrote the row (hazards R-29).
+    MariaDB allows no primary key on a generated column; there it is a plain column with the source's values. On every
+    server, so is a stored generated column that depends on the time zone of the session that wrote the row (hazards
+    R-29).
     """
     if not column.is_generated or (column.generated_stored and depends_on_zone(column, table)):
         return False
@@ -25,19 +26,20 @@ def is_computed(column: ColumnInfo, table: TableDef, dialect: Dialect) -> bool:
 
 
 def depends_on_zone(column: ColumnInfo, table: TableDef) -> bool:
-    """True when a generated column reads a TIMESTAMP, or uses a function that converts moments and local time."""
+    """True if a generated column reads a TIMESTAMP, or uses a function that converts between timestamps and local
+    time."""
     named = {name.replace("``", "`").lower() for name in _NAMES.findall(column.generated_expr)}
     stamps = {each.name.lower() for each in table.columns if each.tp == t.TIMESTAMP}
     return bool(named & stamps) or _ZONED.search(column.generated_expr) is not None
 
 
 def written_columns(table: TableDef, dialect: Dialect) -> list[ColumnInfo]:
-    """The columns of an image that are named in statements."""
+    """The columns of an image that statements name."""
     return [column for column in table.row_columns if not is_computed(column, table, dialect)]
 
 
 def key_columns(table: TableDef) -> list[ColumnInfo]:
-    """The columns of the table's identity. Raises SchemaError for one that the table lacks."""
+    """The columns of the table's identity. Raises SchemaError if the table lacks one of them."""
     return [_column(table, name) for name in table.identity().columns]
 
 

@@ -1,1 +1,1 @@
-"""Generated protobuf stubs of `proto/`: regenerate with `make proto`, never edit by hand."""
+"""Protobuf stubs generated from `proto/` (regenerate with `make proto`, never edit them), and helpers for them."""

@@ -1,7 +1,7 @@
-"""Many pulled binlogs in one message: what a pump sends to a consumer that asked for blocks, instead of one by one.
+"""Many pulled binlogs in one message. If a consumer asks for blocks, a pump sends these instead of single binlogs.
 
-All little endian: magic, number n; n commit_ts i64, ascending; n start_ts i64; n sizes u32; then the payloads, end to
-end. No PullBinlogResp begins with the magic (0 is the tag of no field), so a stream may hold both.
+Layout, all little endian: magic, number n; n commit_ts i64, ascending; n start_ts i64; n sizes u32; then the payloads,
+concatenated. No PullBinlogResp begins with the magic (no field has the tag 0), so a stream may contain both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from binlake.errors import WireError
 
 ASKED = ("binlake-blocks", "1")
-"""The metadata of a PullBinlogs call whose caller takes blocks too. An original pump does not know it."""
+"""The metadata of a PullBinlogs call whose caller accepts blocks. An original pump ignores it."""
 MAGIC = b"\x00BL\x01"
 _HEAD = struct.Struct("<4sI")
 
@@ -24,8 +24,8 @@ Ints = NDArray[np.int64]
 
 
 class Block(NamedTuple):
-    """Binlogs in ascending commit_ts: the payload of number n is `data[ends[n - 1]:ends[n]]`; commit_ts == start_ts is
-    a fake."""
+    """Binlogs in ascending commit_ts. The payload of number n is `data[ends[n - 1]:ends[n]]`; a fake binlog has
+    commit_ts == start_ts."""
 
     commit_ts: Ints
     start_ts: Ints
@@ -44,7 +44,7 @@ def head_of(commit_ts: Ints, start_ts: Ints, sizes: Ints) -> bytes:
 
 
 def read_block(message: bytes) -> Block:
-    """The block in a message that begins with the magic. Raises WireError."""
+    """Read the block of a message that begins with the magic. Raises WireError."""
     count = _HEAD.unpack_from(message)[1] if len(message) >= _HEAD.size else 0
     begin = _HEAD.size + 20 * count
     if not count or begin > len(message):
@@ -58,7 +58,7 @@ def read_block(message: bytes) -> Block:
 
 
 def block_of(commit_ts: Sequence[int], start_ts: Sequence[int], payloads: Sequence[bytes]) -> Block:
-    """A block of binlogs that came one by one."""
+    """Make a block of binlogs that were received one by one."""
     ends = np.fromiter(map(len, payloads), np.int64, len(payloads)).cumsum()
     data = memoryview(payloads[0] if len(payloads) == 1 else b"".join(payloads))
     return Block(np.array(commit_ts, np.int64), np.array(start_ts, np.int64), ends, data)

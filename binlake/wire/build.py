@@ -1,4 +1,4 @@
-"""Builds binlogs whose bytes equal those of the original: fields that Go always emits are set, zero or not.
+"""Build binlogs whose bytes equal those of the original: fields that Go always emits are set even if they are zero.
 
 Byte vectors: tidb-binlog 1.6. Fake binlogs: tidb-binlog 2.7 (recognised by start_ts == commit_ts, not by type).
 """
@@ -32,21 +32,21 @@ def prewrite(
 
 def commit(of: pb.Binlog, commit_ts: int) -> pb.Binlog:
     """The C binlog of the prewrite `of`: its fields without prewrite_value, as TiDB sends it (tidb-binlog 1.11)."""
-    return _ended(of, pb.Commit, commit_ts)
+    return _end_binlog(of, pb.Commit, commit_ts)
 
 
 def rollback(of: pb.Binlog) -> pb.Binlog:
     """The R binlog of the prewrite `of`; its commit_ts is 0, as TiDB sends it."""
-    return _ended(of, pb.Rollback, 0)
+    return _end_binlog(of, pb.Rollback, 0)
 
 
 def fake(ts: int) -> pb.Binlog:
-    """A fake binlog at `ts`: moves a watermark, carries nothing."""
+    """A fake binlog at `ts`: it moves a watermark and has no content."""
     return pb.Binlog(tp=pb.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0)
 
 
 def emit_always(binlog: pb.Binlog) -> bool:
-    """Set in place the fields that Go always emits; whether any was missing."""
+    """Set in place the fields that Go always emits; returns whether any was missing."""
     given, missing = binlog.HasField, False
     for name in _ALWAYS:
         if not given(name):
@@ -55,7 +55,7 @@ def emit_always(binlog: pb.Binlog) -> bool:
     return missing
 
 
-def _ended(of: pb.Binlog, tp: pb.BinlogType, commit_ts: int) -> pb.Binlog:
+def _end_binlog(of: pb.Binlog, tp: pb.BinlogType, commit_ts: int) -> pb.Binlog:
     ended = pb.Binlog(tp=tp, start_ts=of.start_ts, commit_ts=commit_ts)
     ended.ddl_job_id = of.ddl_job_id
     ended.ddl_schema_state = of.ddl_schema_state

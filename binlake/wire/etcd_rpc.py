@@ -1,6 +1,6 @@
-"""Method paths of etcd's v3 services with their message types: one table for our client and our server.
+"""Method paths of etcd's v3 services with their message types: one table for Binlake's client and server.
 
-Written by hand because our messages live in a package of their own (see `proto/binlake/wire/etcd.proto`).
+Written by hand, because Binlake's messages are in a separate package (see `proto/binlake/wire/etcd.proto`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Method:
 
     @property
     def path(self) -> str:
-        """The path on the wire."""
+        """The HTTP/2 path of the RPC."""
         return f"/{self.service}/{self.name}"
 
 

@@ -1,4 +1,4 @@
-"""`binlake files`: all that is wrong in a folder is found, and which file holds what is told."""
+"""`binlake files`: verify finds all problems of a folder, and list shows the content of each file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def problems(store: LocalStore) -> list[str]:
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_a_whole_folder_is_whole(tmp_path: Path, indexed: bool) -> None:
+def test_intact_folder_has_no_problems(tmp_path: Path, indexed: bool) -> None:
     store = folder(tmp_path, indexed=indexed)
     assert problems(store) == []
     assert [(file.first, file.last, file.records) for file in verify_files(store).files] == [
@@ -68,18 +68,18 @@ def test_every_fault_is_found_at_once(tmp_path: Path) -> None:
     (tmp_path / "binlog-0000000000000000-20270101000000").write_bytes(b"")
     size = len(content(FILES[NAMES[2]]))
     assert problems(store) == [
-        f"binlog-0000000000000000-20270101000000 has the index of {NAMES[0]}, which is the one that Binlake wrote",
+        f"binlog-0000000000000000-20270101000000 has the number of {NAMES[0]}, which Binlake wrote",
         "0: a binlog file is damaged: a record has a wrong checksum at byte 0",
         "1: a file is not there",
-        f"2: it has {size - 1} bytes, the index says {size}",
+        f"2: it has {size - 1} bytes, but the index says {size}",
     ]
 
 
-def test_whole_records_that_are_others_are_found(tmp_path: Path) -> None:
-    """No checksum of a record tells that it stands elsewhere, nor would one of the file by the same polynomial."""
+def test_replaced_or_moved_records_are_found(tmp_path: Path) -> None:
+    """A record's checksum does not detect that it was moved, nor would a file checksum by the same polynomial."""
     store = folder(tmp_path)
     (tmp_path / NAMES[2]).write_bytes(content([30, 34, 32]))
-    assert problems(store) == ["2: its bytes do not have the checksum of the index"]
+    assert problems(store) == ["2: its bytes do not match the checksum in the index"]
     data = content([11, 9])
     file = IndexedFile(NAMES[1], 11, 11, len(data), 3, zlib.crc32(data))
     index = Index("demo.backup", 5, 40, (list_index(store).files[0], file))
@@ -87,13 +87,13 @@ def test_whole_records_that_are_others_are_found(tmp_path: Path) -> None:
     store.put(PATH, index.to_json())
     assert problems(store) == [
         "1: commit_ts 9 comes after 11 at byte 20",
-        "1: the number of its records is 2, the index says 3",
-        "1: it begins at 11, the file before it ends at 12",
+        "1: the number of its records is 2, but the index says 3",
+        "1: it begins at 11, but the previous file ends at 12",
     ]
 
 
 def test_a_commit_may_be_in_two_files(tmp_path: Path) -> None:
-    """Rows of the commit_ts of a DDL come behind it, and a file may end between them."""
+    """Rows with the commit_ts of a DDL come after it, and a file may end between them."""
     store, files = LocalStore(tmp_path), []
     for name, stamps in zip(NAMES[:2], ([10, 12, 12], [12, 12, 20]), strict=True):
         data = content(stamps)
@@ -109,7 +109,7 @@ def list_index(store: LocalStore) -> Index:
     return Index.from_json(store.get(PATH) or b"")
 
 
-def test_files_of_a_drainer_may_repeat_and_lack(tmp_path: Path) -> None:
+def test_drainer_files_with_repetitions_and_gaps(tmp_path: Path) -> None:
     store = folder(tmp_path, indexed=False)
     store.put(NAMES[1], content([12, 20]))
     assert problems(store) == []
@@ -123,14 +123,16 @@ def test_files_of_a_drainer_may_repeat_and_lack(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_two_files_of_one_index_are_named(tmp_path: Path) -> None:
+def test_two_files_with_one_number_are_named(tmp_path: Path) -> None:
     store = folder(tmp_path, indexed=False)
     again = "binlog-0000000000000001-20261102000001"
     store.put(again, content([21]))
-    assert list_files(store).problems == verify_files(store).problems == [f"{NAMES[1]} and {again} have one index"]
+    assert (
+        list_files(store).problems == verify_files(store).problems == [f"{NAMES[1]} and {again} have the same number"]
+    )
 
 
-def test_the_command_lists_and_verifies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_lists_and_verifies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder(tmp_path, since=BEGIN)
     assert run(["files", "list", str(tmp_path)]) == 0
     shown = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Binlog files read: from bytes made by hand here, after the published proto and framing (tidb-binlog 1.7, 1.9)."""
+"""Reading binlog files from handwritten bytes that follow the published proto and framing (tidb-binlog 1.7, 1.9)."""
 
 from __future__ import annotations
 
@@ -120,11 +120,11 @@ def test_datums_have_their_values(datum: str, value: object) -> None:
         decode_datum(bytes.fromhex(datum)[: -1 if len(datum) > 2 else 0])
 
 
-def test_a_range_reads_the_files_that_it_needs(tmp_path: Path) -> None:
+def test_range_reads_only_the_needed_files(tmp_path: Path) -> None:
     store = folder(tmp_path, [insert(10), insert(12)], [insert(20), insert(22)], [insert(30)])
     assert stamps(store) == [10, 12, 20, 22, 30]
     assert stamps(store, 12, 20) == [12, 20]
-    # Files on both sides of the range are not needed whole.
+    # Files on both sides of the range need not be intact.
     (tmp_path / NAMES[0]).write_bytes(b"damaged")
     assert stamps(store, 21, 22) == [22]
     with pytest.raises(DamagedFile, match=NAMES[0]):
@@ -143,7 +143,7 @@ def test_a_range_reads_the_files_that_it_needs(tmp_path: Path) -> None:
         (lambda _: record(b"\xff"), "not a binlog"),
     ],
 )
-def test_damage_is_named_with_its_place(tmp_path: Path, damage: object, message: str) -> None:
+def test_damage_error_names_the_position(tmp_path: Path, damage: object, message: str) -> None:
     store = folder(tmp_path, [insert(10)])
     data = (tmp_path / NAMES[0]).read_bytes()
     (tmp_path / NAMES[0]).write_bytes(data + damage(record(insert(12))))  # type: ignore[operator]
@@ -153,7 +153,7 @@ def test_damage_is_named_with_its_place(tmp_path: Path, damage: object, message:
     assert int(error.value.where["offset"]) in (len(data), len(data) + len(record(insert(12))))
 
 
-def test_a_row_that_is_none_is_damage(tmp_path: Path) -> None:
+def test_invalid_row_is_damage(tmp_path: Path) -> None:
     store = folder(tmp_path, [dml(10, event(0, b"\xff"))])
     [item] = read_items(store)
     assert isinstance(item, Transaction)
@@ -161,7 +161,7 @@ def test_a_row_that_is_none_is_damage(tmp_path: Path) -> None:
         _ = item.events
 
 
-def test_the_end_of_the_last_file_may_be_torn_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_torn_end_of_the_last_file_is_accepted_on_request(tmp_path: Path) -> None:
     store = folder(tmp_path, [insert(10)], [insert(12), insert(14)])
     whole = [(tmp_path / name).read_bytes() for name in NAMES[:2]]
     (tmp_path / NAMES[1]).write_bytes(whole[1][:-3])
@@ -171,10 +171,10 @@ def test_the_end_of_the_last_file_may_be_torn_where_it_is_asked_for(tmp_path: Pa
         stamps(store, torn_end=True)
 
 
-def test_a_missing_or_doubled_file_is_named(tmp_path: Path) -> None:
+def test_missing_or_duplicate_file_is_named(tmp_path: Path) -> None:
     store = folder(tmp_path, [insert(10)], [insert(20)], [insert(30)])
     (tmp_path / "binlog-0000000000000001-20261102000001").write_bytes(b"")
-    with pytest.raises(Permanent, match=r"two binlog files have one index .*20261102000000, .*20261102000001"):
+    with pytest.raises(Permanent, match=r"two binlog files have the same number .*20261102000000, .*20261102000001"):
         stamps(store)
     for name in ("binlog-0000000000000001-20261102000001", NAMES[1]):
         (tmp_path / name).unlink()
@@ -185,20 +185,20 @@ def test_a_missing_or_doubled_file_is_named(tmp_path: Path) -> None:
         stamps(LocalStore(tmp_path / "nowhere"))
 
 
-def test_files_that_are_gone_in_front_are_seen_where_the_range_is_to_be_whole(tmp_path: Path) -> None:
-    # As the drainer's own retention leaves them: number 0 is the first that there ever was.
+def test_missing_first_files_are_detected_for_a_whole_range(tmp_path: Path) -> None:
+    # A drainer's retention removes files like this; number 0 was the first file.
     store = folder(tmp_path, [insert(10)], [insert(20)], [insert(30)])
     assert [item.commit_ts for item in read_items(store, 5, whole_range=True)] == [10, 20, 30]
     (tmp_path / NAMES[0]).unlink()
     for first in (0, 20, 25):
         wanted = [ts for ts in (20, 30) if ts >= first]
         assert [item.commit_ts for item in read_items(store, first, whole_range=True)] == wanted
-    with pytest.raises(Permanent, match=rf"do not hold the whole range .*range=19- held=from 20 on, in {NAMES[1]}"):
+    with pytest.raises(Permanent, match=rf"do not contain the whole range .*range=19- held=from 20 on, in {NAMES[1]}"):
         read_items(store, 19, whole_range=True)
 
 
-def test_what_a_drainer_wrote_twice_is_read_once(tmp_path: Path) -> None:
-    # Killed behind 20, it went on from its checkpoint at 10.
+def test_repeated_records_of_a_drainer_are_read_once(tmp_path: Path) -> None:
+    # The drainer was killed after 20 and continued from its checkpoint at 10.
     store = folder(tmp_path, [insert(10), insert(12), insert(20)], [insert(12), insert(20), insert(22)])
     assert stamps(store) == [10, 12, 20, 22]
     assert stamps(store, 13) == [20, 22]
@@ -208,7 +208,7 @@ def test_compressed_files_are_read(tmp_path: Path) -> None:
     plain = [b"".join(map(record, payloads)) for payloads in ([insert(10)], [insert(20)], [insert(30), insert(32)])]
     (tmp_path / "binlog-0000000000000000-20261101000000-407623959013752832.tar.gz").write_bytes(gzip.compress(plain[0]))
     (tmp_path / "binlog-0000000000000001").write_bytes(plain[1])
-    # Of members one behind the other.
+    # The file consists of several concatenated members.
     members = compress(plain[2][:40], "zstd") + compress(plain[2][40:], "zstd")
     zstd = tmp_path / "binlog-0000000000000002-20261103000000.zst"
     zstd.write_bytes(members)
@@ -220,7 +220,7 @@ def test_compressed_files_are_read(tmp_path: Path) -> None:
         stamps(store)
 
 
-def test_an_index_says_what_is_there(tmp_path: Path) -> None:
+def test_index_defines_the_content(tmp_path: Path) -> None:
     store = folder(tmp_path, [insert(10)], [insert(20), insert(22)])
     first, second = ((tmp_path / name).read_bytes() for name in NAMES[:2])
     one = len(record(insert(20)))
@@ -231,25 +231,25 @@ def test_an_index_says_what_is_there(tmp_path: Path) -> None:
     index = Index("r.f", 5, 21, files)
     assert Index.from_json(index.to_json()) == index
     store.put(PATH, index.to_json())
-    # What a window that is being written has behind it is not there yet.
+    # Records after the index belong to a window that is still being written, so they are not read.
     assert stamps(store) == [10, 20]
     for held in ((6, 21), (0, 21), (6, None)):
         assert [item.commit_ts for item in read_items(store, *held, whole_range=True)] == [10, 20]
     for bounds in ((5, 21), (6, 22), (5, None)):
-        with pytest.raises(Permanent, match=r"do not hold the whole range .*held=6-21"):
+        with pytest.raises(Permanent, match=r"do not contain the whole range .*held=6-21"):
             read_items(store, *bounds, whole_range=True)
     (tmp_path / NAMES[1]).write_bytes(b"")
-    with pytest.raises(DamagedFile, match=f"it ends where the index says {one} bytes"):
+    with pytest.raises(DamagedFile, match=f"it ends early: the index says {one} bytes"):
         stamps(store)
     (tmp_path / NAMES[1]).unlink()
     with pytest.raises(Permanent, match=f"a file is not there .*{NAMES[1]}"):
         stamps(store)
     (tmp_path / "binlog-0000000000000000-20270101000000").write_bytes(first)
-    with pytest.raises(Permanent, match="two binlog files have one index"):
+    with pytest.raises(Permanent, match="two binlog files have the same number"):
         stamps(store)
 
 
-def test_order_is_proven_where_there_is_an_index(tmp_path: Path) -> None:
+def test_order_is_checked_with_an_index(tmp_path: Path) -> None:
     store = folder(tmp_path, [insert(20), insert(10)])
     assert stamps(store) == [20]
     data = (tmp_path / NAMES[0]).read_bytes()
@@ -262,7 +262,7 @@ def test_order_is_proven_where_there_is_an_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b'{"format": 2}', b"\xff", b'{"format":1,"feed":"f","lo":"0","hi":"1"}\n{}']
 )
-def test_a_damaged_index_is_said(tmp_path: Path, content: bytes) -> None:
+def test_damaged_index_is_reported(tmp_path: Path, content: bytes) -> None:
     store = LocalStore(tmp_path)
     store.put(PATH, content)
     with pytest.raises(Permanent, match="the index of binlog files is damaged"):
@@ -282,6 +282,6 @@ def test_names() -> None:
     ] == [None] * 5
 
 
-def test_a_record_is_what_the_framing_says() -> None:
+def test_record_matches_the_framing() -> None:
     for payload in (b"", insert(10)):
         assert pack_record(payload) == record(payload)

@@ -62,7 +62,7 @@ PARTITION BY HASH (`c`) PARTITIONS 5"""
 @pytest.mark.parametrize(
     "create", ["", "CREATE VIEW v AS SELECT 1", "CREATE TABLE t (`a` int", "CREATE TABLE t (`a` int)"]
 )
-def test_a_text_that_is_not_a_table_is_one_clear_error(create: str) -> None:
+def test_text_that_is_not_a_table_is_refused(create: str) -> None:
     with pytest.raises(WireError):
         parse_create(create, ["int", "int"])
 
@@ -79,7 +79,7 @@ def test_a_text_that_is_not_a_table_is_one_clear_error(create: str) -> None:
         ("enum('a','B''c','d\\e')", 'enum["a", "B\'c", "d\\\\e"]'),
     ],
 )
-def test_one_spelling_for_a_type(text: str, spelled: str) -> None:
+def test_types_have_one_canonical_spelling(text: str, spelled: str) -> None:
     assert canonical_type(text) == spelled
 
 
@@ -88,29 +88,29 @@ def test_servers_escape_backslashes_in_elements_and_tidb_does_not() -> None:
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_a_float_and_the_double_that_holds_it_have_one_text(value: float) -> None:
+def test_float_and_equal_double_have_the_same_text(value: float) -> None:
     rule = canonical_text_of("float")
     assert rule(repr(value)) == rule(f"{value:.17g}")
 
 
 @given(st.integers(-(2**63), 2**64 - 1), st.integers(0, 12))
-def test_padding_of_an_integer_does_not_count(value: int, zeros: int) -> None:
+def test_padding_of_an_integer_is_ignored(value: int, zeros: int) -> None:
     sign, digits = ("-", str(-value)) if value < 0 else ("", str(value))
     assert canonical_text_of("bigint(20) unsigned zerofill")(sign + "0" * zeros + digits) == str(value)
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=5, min_value=-(10**9), max_value=10**9))
-def test_the_scale_of_a_decimal_counts(value: object) -> None:
+def test_scale_of_a_decimal_is_compared(value: object) -> None:
     assert canonical_text_of("decimal(20,5)")(f"{value:f}") != canonical_text_of("decimal(20,6)")(f"{value:f}0")
 
 
-def test_text_keeps_blanks_case_and_bytes() -> None:
+def test_blanks_case_and_bytes_of_text_are_compared() -> None:
     assert canonical_text_of("varchar(9)")("Ab ") == "Ab "
     assert canonical_text_of("varbinary(9)")(b"\x00\xff") == "00FF"
     assert canonical_text_of("bit(12)")(b"\x0a\xbc") == canonical_text_of("bit(12)")(b"\x00\x0a\xbc") == "2748"
 
 
-def test_json_is_a_value_but_numbers_keep_their_kind() -> None:
+def test_json_is_compared_as_a_value_with_number_kinds() -> None:
     rule = canonical_text_of("json")
     assert rule('{"b":1,"a":[1.50]}') == rule('{"a": [1.5], "b": 1}')
     assert rule("1") != rule("1.0")
@@ -118,7 +118,7 @@ def test_json_is_a_value_but_numbers_keep_their_kind() -> None:
     assert rule("{") == "not JSON: {"
 
 
-def test_a_latin1_column_with_a_default_that_it_cannot_hold_may_be_utf8mb4() -> None:
+def test_latin1_column_with_lost_default_may_be_utf8mb4() -> None:
     def shape(charset: str, default: str) -> TableStructure:
         text = f"CREATE TABLE `t` (`b` varchar(9) CHARACTER SET {charset} COLLATE {charset}_bin DEFAULT '{default}')"
         return parse_create(text, ["varchar(9)"])
@@ -132,12 +132,12 @@ def test_a_latin1_column_with_a_default_that_it_cannot_hold_may_be_utf8mb4() -> 
     assert exempted == {LOST_DEFAULT: 1}
 
 
-def test_a_text_that_is_not_utf8_is_compared_as_latin1_and_counted() -> None:
+def test_text_that_is_not_utf8_is_compared_as_latin1_and_counted() -> None:
     bare = raw_from_capture({"hex": "f680"})
     assert list_exemptions("varchar(20)", bare) == (LATIN1_TEXT,)
     assert as_latin1("varchar(20)", bare) == "ö€"
     assert as_latin1("text", raw_from_capture({"hex": "81ff"})) == "\x81ÿ"
-    # nothing else is touched
+    # other values are unchanged
     assert (as_latin1("varchar(20)", "ö"), list_exemptions("varchar(20)", "ö")) == ("ö", ())
     assert (as_latin1("varbinary(9)", bare), list_exemptions("varbinary(9)", bare)) == (b"\xf6\x80", ())
     assert as_latin1("char(1)", None) is None
@@ -160,8 +160,8 @@ def test_json_that_mariadb_cannot_read_is_reported() -> None:
     assert JSON_DEEP not in list_exemptions("json", deep[1], "mysql")
 
 
-def test_the_float_next_to_a_limit_has_the_form_that_tidb_gives_it() -> None:
-    # TiDB's limits are 32-bit numbers: it shows 999999986991104 as 1e15, and the one next to 1e-15 in full.
+def test_float_next_to_a_limit_has_tidbs_form() -> None:
+    # TiDB's limits are 32-bit numbers: it shows 999999986991104 as 1e15, and the number next to 1e-15 in full.
     rule = canonical_text_of("float")
     assert rule("999999986991104") == rule("1e15")
     assert rule("0.0000000000000010000000036274937") != rule("1.00001e-15")
@@ -170,12 +170,12 @@ def test_the_float_next_to_a_limit_has_the_form_that_tidb_gives_it() -> None:
     assert not list_exemptions("float", "0.0000000000000010000000036274937")
 
 
-def test_what_is_not_a_value_of_a_capture_is_refused() -> None:
+def test_invalid_capture_values_are_refused() -> None:
     with pytest.raises(WireError, match="not a value"):
         raw_from_capture(7)
 
 
-def test_backslashes_in_elements_escape_nothing_and_in_texts_they_do() -> None:  # issue 13.13: TiDB's own SHOW CREATE
+def test_backslashes_escape_in_texts_but_not_in_elements() -> None:  # issue 13.13: TiDB's own SHOW CREATE
     create = (
         "CREATE TABLE `m` (\n  `id` int(11) NOT NULL COMMENT 'ends \\\\',\n"
         "  `e` enum('x\\','y''\\') NOT NULL DEFAULT 'x\\\\' COMMENT 'q '' e\\\\',\n  `s` set('a\\') DEFAULT NULL,\n"

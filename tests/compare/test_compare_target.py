@@ -1,4 +1,4 @@
-"""Equality against a real MariaDB: what is equal is found equal, and each kind of difference is found and named."""
+"""Comparison with a real MariaDB: equal states compare as equal, and each kind of difference is found and named."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def compare(server: MariaDb, expected: StateAt | None = None) -> Comparison:
         connection.close()
 
 
-def test_equal_is_found_equal_and_every_exemption_is_counted(target: MariaDb) -> None:
+def test_equal_states_compare_equal_and_exemptions_are_counted(target: MariaDb) -> None:
     result = compare(target)
     assert result.differences == []
     assert (result.equal, result.tables, result.rows) == (True, 1, 3)
@@ -152,25 +152,25 @@ def test_each_kind_of_difference_is_found_and_named(target: MariaDb, change: str
     assert difference in "\n".join(result.differences)
 
 
-def test_order_of_rows_does_not_count_but_how_often_does(target: MariaDb) -> None:
+def test_row_order_is_ignored_but_duplicates_count(target: MariaDb) -> None:
     assert compare(target, state(ROWS[::-1])).equal
     assert "1 rows missing" in compare(target, state([*ROWS, ROWS[0]])).first_difference
 
 
-def test_a_dropped_table_must_be_gone(target: MariaDb) -> None:
+def test_dropped_table_must_not_exist(target: MariaDb) -> None:
     gone = {"table": "cmp_a.t", "schema": "cmp_a", "name": "t", "absent": True}
     result = compare(target, replace(state(), contents=(gone,)))
     assert result.differences == ["cmp_a.t: is on the target, although the capture dropped it"]
 
 
-def test_without_a_table_list_only_the_recorded_tables_count(target: MariaDb) -> None:
+def test_without_a_table_list_only_recorded_tables_are_compared(target: MariaDb) -> None:
     partly = replace(state(), databases=None, tables=None)
     assert compare(target, partly).equal
     execute(target, "DROP TABLE cmp_a.t")
     assert compare(target, partly).differences == ["cmp_a.t: missing on the target"]
 
 
-def test_sequences_count_only_where_the_target_has_them(target: MariaDb) -> None:
+def test_sequences_are_compared_only_if_the_target_has_them(target: MariaDb) -> None:
     tables = [*(state().tables or []), ("cmp_a", "s", "SEQUENCE")]
     result = compare(target, replace(state(), tables=tables))
     assert result.equal
@@ -179,6 +179,6 @@ def test_sequences_count_only_where_the_target_has_them(target: MariaDb) -> None
     assert compare(target, replace(state(), tables=tables)).equal
 
 
-def test_an_unreachable_target_is_one_clear_error() -> None:
+def test_unreachable_target_raises_target_unavailable() -> None:
     with pytest.raises(TargetUnavailable, match="cannot be compared"):
         connect("127.0.0.1", 1, "root")

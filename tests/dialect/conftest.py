@@ -1,4 +1,4 @@
-"""What a DDL's text does is seen on a MariaDB and on a MySQL."""
+"""The effect of DDL text is tested on a MariaDB and on a MySQL server."""
 
 from __future__ import annotations
 

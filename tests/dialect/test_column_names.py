@@ -1,4 +1,4 @@
-"""Which names of columns an ALTER TABLE changes, adds and gives up."""
+"""The column names that an ALTER TABLE changes, adds and drops."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from binlake.dialect.tokens import tokenize
         ("MODIFY a BIGINT, COMMENT = 'CHANGE a b'", {}, {}, "", ""),
     ],
 )  # fmt: skip
-def test_names_of_columns_in_clauses(
+def test_column_names_in_alter_clauses(
     text: str, changed: dict[str, str], renamed: dict[str, str], dropped: str, added: str
 ) -> None:
     clauses = clauses_of_alter(tokenize(f"ALTER TABLE /*T! x */ d.t {text}"))
@@ -37,6 +37,6 @@ def test_names_of_columns_in_clauses(
     assert added_columns(clauses) == set(added)
 
 
-def test_another_statement_has_no_clauses() -> None:
+def test_other_statements_have_no_clauses() -> None:
     assert clauses_of_alter(tokenize("CREATE TABLE t (a INT COMMENT 'CHANGE a b')")) == []
     assert clauses_of_alter(tokenize("DROP TABLE a, b")) == []

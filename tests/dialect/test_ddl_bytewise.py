@@ -1,4 +1,4 @@
-"""A source that compares by bytes whatever it names: definitions and text say what its target must do."""
+"""A source that compares by bytes regardless of its collations: definitions and text get bytewise collations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from binlake.window.definitions import LandedDdl, WindowDefinitions, use_bytewis
 @pytest.mark.parametrize(
     ("name", "dialect", "expected"),
     [
-        # `a ` and `a` are two keys of such a source: the target must not pad either
+        # `a ` and `a` are two keys of such a source, so the target must not pad
         ("utf8mb4_general_ci", "mariadb", "utf8mb4_nopad_bin"),
         ("utf8mb4_bin", "mariadb", "utf8mb4_nopad_bin"),
         ("utf8_unicode_ci", "mariadb", "utf8mb3_nopad_bin"),
@@ -30,7 +30,7 @@ from binlake.window.definitions import LandedDdl, WindowDefinitions, use_bytewis
         ("utf8mb4_general_ci", "tidb", "utf8mb4_general_ci"),
     ],
 )
-def test_collations_by_bytes(name: str, dialect: Dialect, expected: str) -> None:
+def test_bytewise_collations(name: str, dialect: Dialect, expected: str) -> None:
     assert bytewise_collation(name, dialect) == expected
 
 
@@ -49,12 +49,12 @@ def test_collations_by_bytes(name: str, dialect: Dialect, expected: str) -> None
          "ALTER TABLE `t` ADD COLUMN `c` CHAR(3) DEFAULT _UTF8MB4'COLLATE x'"),
     ],
 )  # fmt: skip
-def test_text_names_them(query: str, expected: str) -> None:
+def test_ddl_text_gets_bytewise_collations(query: str, expected: str) -> None:
     assert bytewise_text(query, "mariadb") == expected
     assert bytewise_text(query, "tidb") == query
 
 
-def test_the_definitions_of_a_window_are_those_of_the_target() -> None:
+def test_window_definitions_get_bytewise_collations() -> None:
     # S0-22: the keys `a` and `A` of such a source are two rows
     source = table("t", col("k", t.VARCHAR, flen=9, collate="utf8mb4_general_ci"), col("b", t.BLOB, charset="binary"),
                    keys=(key("u", "k"),))  # fmt: skip

@@ -1,4 +1,4 @@
-"""All user DDL of the captures in the repository, in order on real servers: accepted, and with the right result."""
+"""All user DDL of the captures, run in order on real servers: it is accepted and has the right result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CAPTURES = Path(__file__).resolve().parents[1] / "captures"
 
 
 def ddls(capture: Capture) -> Iterator[LandedDdl]:
-    """The DDL that apply, with the definitions before and after."""
+    """The DDLs that apply, with the definitions before and after."""
     binlogs = [pb.Binlog.FromString(payload) for payload in capture.binlogs()]
     logged = [
         WindowDdl(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, bytes(b.ddl_query).decode())
@@ -40,7 +40,7 @@ def ddls(capture: Capture) -> Iterator[LandedDdl]:
 
 @pytest.mark.mariadb
 @pytest.mark.parametrize("name", ["bank", "keys", "shard", "shard_mixed", "sysbench_like"])
-def test_every_ddl_goes_through_and_leaves_the_expected_definitions(empty_server: MariaDb, name: str) -> None:
+def test_every_ddl_runs_and_gives_the_expected_definitions(empty_server: MariaDb, name: str) -> None:
     target, dialect = target_of(empty_server), empty_server.name
     session = Session(target)
     try:
@@ -55,7 +55,7 @@ def test_every_ddl_goes_through_and_leaves_the_expected_definitions(empty_server
             assert (
                 compare_definitions(expected, read_definitions(session, expected.names, dialect), indexes=True) == []
             ), row.query
-            # a restart at the intent tells by this whether the DDL has run (R-04)
+            # after a restart at the intent, this decides whether the DDL has run (R-04)
             truncated = row.query.upper().startswith("TRUNCATE")
             assert (
                 judge(before, read_evidence(session, target, expected.names, expected), expected) == "after"

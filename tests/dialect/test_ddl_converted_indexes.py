@@ -1,4 +1,4 @@
-"""Indexes over a column whose values an expression converts, which the same ALTER renames, drops or makes anew."""
+"""Indexes on a column whose values an expression converts, and which the same ALTER renames, drops or creates again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mariadb
 
 
 def sides(before: dict[str, str], after: dict[str, str]) -> tuple[TableDef, TableDef]:
-    """`v` from VARCHAR to INT beside `w`; the indexes on both sides, name and column."""
+    """`v` changes from VARCHAR to INT, next to `w`; the indexes (name and column) before and after."""
     made = []
     for kind, keys in (({"tp": t.VARCHAR, "flen": 9}, before), ({"tp": t.LONG}, after)):
         own: list[Any] = [key(name, column, unique=name.startswith("u")) for name, column in keys.items()]
@@ -45,7 +45,7 @@ def sides(before: dict[str, str], after: dict[str, str]) -> tuple[TableDef, Tabl
         ("ADD COLUMN `x` INT", {"k": "v", "u": "v"}, {"k": "v", "u": "v"}),
     ],
 )
-def test_what_an_alter_does_to_indexes_of_a_converted_column_goes_through(
+def test_index_changes_on_a_converted_column(
     server: MariaDb, clauses: str, before: dict[str, str], after: dict[str, str]
 ) -> None:
     server.wipe()

@@ -1,4 +1,4 @@
-"""TiDB's DDL text for a target: what is dropped, said otherwise, skipped or refused, and that the page tells it all."""
+"""TiDB's DDL text for a target: clauses that are dropped, rewritten, skipped or refused; the page lists all of them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_classify(query: str, kind: Kind, tables: tuple[tuple[str, str], ...], d
 @given(
     st.text(st.characters(exclude_categories=("Cs",))), st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
 )
-def test_tokens_keep_names_and_strings_whole(text: str, name: str) -> None:
+def test_tokenizer_keeps_names_and_strings_intact(text: str, name: str) -> None:
     query = f"ALTER TABLE {quote_name(name)} COMMENT = {quote(text)}"
     tokens = tokenize(query)
     assert [token.kind for token in tokens[2:]] == [TokenKind.NAME, TokenKind.WORD, TokenKind.MARK, TokenKind.STRING]
@@ -75,7 +75,7 @@ def test_tokens_keep_names_and_strings_whole(text: str, name: str) -> None:
     assert render(tokens) == query
 
 
-def test_a_quote_that_does_not_end_is_an_error() -> None:
+def test_unclosed_quote_is_an_error() -> None:
     with pytest.raises(SchemaError, match="is not closed"):
         tokenize("ALTER TABLE `t COMMENT = 'x'")
 
@@ -116,7 +116,7 @@ def test_mariadb(query: str, expected: str) -> None:
     assert mapped(query, T) == expected
 
 
-def test_each_create_gets_the_charset_of_its_own_definition() -> None:
+def test_each_create_gets_the_charset_of_its_definition() -> None:
     # DESIGN 4
     latin = table("t", col("a"), charset="latin1", collate="latin1_bin")
     created = mapped("CREATE TABLE `t` (`a` INT)", latin)
@@ -128,7 +128,7 @@ def test_each_create_gets_the_charset_of_its_own_definition() -> None:
     )
 
 
-def test_a_column_of_another_collation_gets_it_said() -> None:
+def test_column_with_another_collation_names_it() -> None:
     own = table(
         "t", col("a"), col("n", t.VARCHAR, flen=9, collate="utf8mb4_general_ci"), col("e", t.ENUM, elems=("x",))
     )
@@ -139,20 +139,20 @@ def test_a_column_of_another_collation_gets_it_said() -> None:
     assert mapped("ALTER TABLE `t` MODIFY COLUMN `e` ENUM('x')", own) == "ALTER TABLE `t` MODIFY COLUMN `e` ENUM('x')"
 
 
-def test_a_backslash_in_an_element_stays_one() -> None:
+def test_backslash_in_an_element_is_preserved() -> None:
     odd = table("t", col("e", t.ENUM, elems=("x\\y", "it's")))
     assert "ENUM('x\\\\y','it\\'s')" in mapped(r"CREATE TABLE `t` (`e` ENUM('x\y','it''s'))", odd).replace("( ", "(")
 
 
 def test_statements_run_in_the_database_of_their_names() -> None:
     assert map_ddl(ddl("TRUNCATE TABLE `t`"), "mariadb").sql == ("USE `d`", "TRUNCATE TABLE `t`")
-    # the job of a rename has the new database
+    # the job of a rename names the new database
     old, new = table("t", col("a"), db="one"), table("t", col("a"), db="two")
     moved = ddl("RENAME TABLE `t` TO `two`.`t`", new, before=(old,), db="two")
     assert map_ddl(moved, "mariadb").sql[0] == "USE `one`"
 
 
-def test_drop_of_several_tables_drops_the_jobs_own() -> None:
+def test_drop_of_several_tables_drops_only_the_jobs_tables() -> None:
     # hazards R-28
     mine = table("b", col("a"), db="y")
     assert mapped("DROP TABLE IF EXISTS `a`, `y`.`b`, `c`", before=(mine,)) == "DROP TABLE IF EXISTS `y`.`b`"
@@ -171,7 +171,7 @@ def test_drop_of_several_tables_drops_the_jobs_own() -> None:
         ("CREATE INDEX `i` ON `t` ((`a`*2))", "index on an expression"),
     ],
 )
-def test_what_the_target_does_not_run(query: str, reason: str) -> None:
+def test_skipped_ddl_has_a_reason(query: str, reason: str) -> None:
     found = map_ddl(ddl(query, T), "mariadb")
     assert (bool(found.reason), found.sql) == (True, ())
     assert reason in found.reason
@@ -184,7 +184,7 @@ def test_what_the_target_does_not_run(query: str, reason: str) -> None:
         ("CREATE SEQUENCE `s`", "SEQUENCE", "mysql"),
     ],
 )
-def test_what_cannot_be_said_stops_with_the_ways_on(query: str, clause: str, dialect: Dialect) -> None:
+def test_inexpressible_ddl_is_refused_with_a_hint(query: str, clause: str, dialect: Dialect) -> None:
     with pytest.raises(TargetRefused, match="cannot be expressed") as stopped:
         map_ddl(ddl(query, T), dialect)
     assert clause in stopped.value.message
@@ -195,8 +195,8 @@ def test_what_cannot_be_said_stops_with_the_ways_on(query: str, clause: str, dia
 G = col("g", generated_expr_string="`a`+1", generated_stored=True, not_null=True)
 
 
-def test_a_generated_column_in_a_primary_key_is_a_plain_one_in_mariadb() -> None:
-    # which takes no such key; the source's images have its values
+def test_generated_primary_key_column_is_plain_in_mariadb() -> None:
+    # MariaDB has no such key; the source's images have the column's values
     g = table("t", col("a"), G, keys=(primary("g"),))
     query = "CREATE TABLE `t` (`a` INT,`g` INT GENERATED ALWAYS AS(`a`+1) STORED NOT NULL,PRIMARY KEY(`g`))"
     assert mapped(query, g) == "CREATE TABLE `t` (`a` INT,`g` INT NOT NULL,PRIMARY KEY(`g`))" + OPTIONS
@@ -205,7 +205,7 @@ def test_a_generated_column_in_a_primary_key_is_a_plain_one_in_mariadb() -> None
     assert [c.name for c in written_columns(g, "mysql")] == ["a"]
 
 
-def test_a_generated_column_that_enters_or_leaves_the_primary_key_stops_mariadb_only() -> None:
+def test_generated_column_entering_or_leaving_primary_key_is_refused_in_mariadb() -> None:
     keyed, free = table("t", col("a"), G, keys=(primary("g"),)), table("t", col("a"), G)
     for before, after, query in (
         (free, keyed, "ALTER TABLE `t` ADD PRIMARY KEY(`g`)"),
@@ -216,8 +216,8 @@ def test_a_generated_column_that_enters_or_leaves_the_primary_key_stops_mariadb_
         assert mapped(query, after, before=(before,), dialect="mysql") == query
 
 
-def test_what_concerns_an_index_on_an_expression_is_left_out_in_mariadb() -> None:
-    # the source keeps it unique; the rows are the same without it
+def test_expression_index_ddl_is_skipped_in_mariadb() -> None:
+    # the source enforces the index; the rows are the same without it
     hidden = table("t", col("a"), keys=(key("e", "_v$_e_0", unique=False), key("i", "a", unique=False)))
     for query in ("ALTER TABLE `t` DROP INDEX `E`", "DROP INDEX `e` ON `t`", "ALTER TABLE `t` RENAME INDEX `e` TO `f`"):
         found = map_ddl(ddl(query, hidden, before=(hidden,)), "mariadb")
@@ -234,8 +234,8 @@ def checked(*checks: dict[str, object]) -> TableDef:
     return table("t", col("a"), col("b"), constraint_info=list(checks))
 
 
-def test_checks_are_those_of_the_definition() -> None:
-    # TiDB passes over CHECK where tidb_enable_check_constraint is off, so the text tells nothing
+def test_checks_come_from_the_definition() -> None:
+    # TiDB ignores CHECK if tidb_enable_check_constraint is off, so the text is not reliable
     query = "CREATE TABLE `t` (`a` INT CONSTRAINT `x` CHECK(`a`>0) NOT NULL,CHECK(`b`<9) NOT ENFORCED,`b` INT)"
     plain = "CREATE TABLE `t` (`a` INT NOT NULL,`b` INT"
     assert mapped(query, checked()) == f"{plain}){OPTIONS}"
@@ -266,8 +266,8 @@ def test_checks_of_an_alter(query: str, before: bool | None, after: bool | None,
         assert found.sql[1:] == ((f"ALTER TABLE `t` {expected}",) if expected else ()), dialect
 
 
-def test_the_index_of_a_foreign_key_is_said() -> None:
-    # a server takes one that it made by itself away again when another will do
+def test_index_of_a_foreign_key_is_written_explicitly() -> None:
+    # a server drops an index that it created itself when another index can serve
     text = "CONSTRAINT `f` FOREIGN KEY (`a`) REFERENCES `p`(`id`)"
     with_key = table("t", col("a"), keys=(key("f", "a", unique=False),), fk_info=[{"fk_name": {"O": "f", "L": "f"}}])
     assert (
@@ -280,8 +280,8 @@ def test_the_index_of_a_foreign_key_is_said() -> None:
     assert mapped(added, with_key, before=(with_key,)) == added
 
 
-def test_a_new_column_is_filled_with_the_time_at_which_the_source_filled_it() -> None:
-    # 5.5: TiDB keeps the time of the ALTER as origin default; the target would take its own
+def test_new_column_is_filled_with_the_sources_time() -> None:
+    # 5.5: TiDB stores the time of the ALTER as origin default; the target would use its own time
     now = col("at", t.DATETIME, default="CURRENT_TIMESTAMP", origin_default="2026-11-21 09:03:16.123")
     query = "ALTER TABLE `t` ADD COLUMN `at` DATETIME(3) DEFAULT CURRENT_TIMESTAMP(3)"
     found = map_ddl(ddl(query, table("t", col("a"), now), before=(table("t", col("a")),)), "mariadb")
@@ -289,8 +289,8 @@ def test_a_new_column_is_filled_with_the_time_at_which_the_source_filled_it() ->
     assert found.sql == ("USE `d`", clock, query, "SET SESSION timestamp = DEFAULT")
 
 
-def test_new_columns_of_different_times_get_their_own() -> None:
-    # R-29: a TIMESTAMP's is in UTC, a DATETIME's in the zone of the source's session
+def test_new_columns_with_different_times_get_separate_defaults() -> None:
+    # R-29: a TIMESTAMP's time is in UTC, a DATETIME's in the zone of the source's session
     stamp = col("b", t.TIMESTAMP, default="CURRENT_TIMESTAMP", origin_default="2026-11-21 09:03:16.123", decimal=3)
     local = col("c", t.DATETIME, default="CURRENT_TIMESTAMP", origin_default="2026-11-21 17:03:16")
     query = (
@@ -308,12 +308,12 @@ def test_new_columns_of_different_times_get_their_own() -> None:
         map_ddl(asked, "tidb")
 
 
-def test_a_tidb_target_gets_tidbs_text() -> None:
+def test_tidb_target_gets_tidb_text() -> None:
     query = "CREATE TABLE `t` (`a` INT PRIMARY KEY /*T![clustered_index] CLUSTERED */) /*T! SHARD_ROW_ID_BITS = 4 */"
     assert mapped(query + ";", T, dialect="tidb") == query
 
 
-def test_a_key_word_behind_a_parenthesis_is_not_an_expression_index() -> None:
+def test_key_word_after_a_parenthesis_is_not_an_expression_index() -> None:
     unique = table("t", col("a", t.NEWDECIMAL, flen=3, decimal=1), keys=(key("a", "a"),))
     assert "DECIMAL(3,1) UNIQUE KEY" in mapped("CREATE TABLE `t` (`a` DECIMAL(3,1) UNIQUE KEY)", unique)
 
@@ -326,7 +326,7 @@ def test_the_page_names_every_rule() -> None:
     assert target_collation("UTF8_GENERAL_CI", "mysql") == "utf8mb3_general_ci"
 
 
-def test_a_batch_create_becomes_a_statement_for_each_table() -> None:  # tidb-binlog 5.3 row 7: a drainer skips it
+def test_batch_create_becomes_one_statement_per_table() -> None:  # tidb-binlog 5.3 row 7: a drainer skips it
     a, b = table("a", col("x")), table("b", col("x", comment=";"), collate="utf8mb4_general_ci")
     text = "CREATE TABLE `d`.`a` (`x` INT) /*T![ttl] TTL = 1 */;CREATE TABLE `d`.`b` (`x` INT COMMENT ';');"
     found = map_ddl(DdlText(1, "d", "", text, Definitions((), ()), Definitions((), (a, b))), "mariadb")

@@ -1,4 +1,4 @@
-"""Names in DDL text become the target's: golden texts; strings, columns and indexes of the same name stay."""
+"""Names in DDL text become the target's (golden texts); strings, columns and indexes of the same name stay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from binlake.errors import ConfigError
 
 
 class Renaming:
-    """s1 -> xs1, table t1 -> x1 in it; everything else keeps its name."""
+    """Renames database s1 to xs1, and in it table t1 to x1; all other names stay."""
 
     def table(self, db: str, table: str, *, new: bool = False) -> tuple[str, str]:  # noqa: ARG002
         return (("xs1", "x1" if table == "t1" else table)) if db == "s1" else (db, table)
@@ -65,7 +65,7 @@ GOLDEN = [  # S4-05
 
 
 @pytest.mark.parametrize(("text", "routed"), GOLDEN)
-def test_names_become_the_targets(text: str, routed: str) -> None:
+def test_names_become_target_names(text: str, routed: str) -> None:
     assert put_target_names(text, "s1", Renaming()) == routed
 
 
@@ -78,12 +78,12 @@ def test_names_become_the_targets(text: str, routed: str) -> None:
          "RENAME TABLE `xs1`.`x1` TO `xs1`.`t2`"),
     ],
 )  # fmt: skip
-def test_a_list_keeps_what_is_its_own(text: str, own: list[tuple[str, str]], kept: str) -> None:  # R-28
+def test_list_keeps_only_the_jobs_objects(text: str, own: list[tuple[str, str]], kept: str) -> None:  # R-28
     assert put_target_names(text, "s1", Renaming(), own) == kept
 
 
-def test_a_statement_of_an_operators_own_names_every_table_that_it_changes() -> None:
-    # R-04: a crash inside it is judged by these
+def test_operator_statement_lists_every_changed_table() -> None:
+    # R-04: after a crash, these tables decide whether it ran
     assert replaced_names("ALTER TABLE a EXCHANGE PARTITION p WITH TABLE o.b", "d") == (("d", "a"), ("o", "b"))
     assert replaced_names("ALTER TABLE a ADD INDEX i (c), RENAME TO b", "d") == (("d", "a"), ("d", "b"))
     assert replaced_names("CREATE TABLE a LIKE b", "d") == (("d", "a"),)
@@ -104,8 +104,8 @@ def _injected(sql: str) -> str:
         "CREATE DEFINER = u TRIGGER a BEFORE INSERT ON b FOR EACH ROW CREATE TABLE z (i INT)",
     ],
 )
-def test_a_statement_that_has_another_inside_is_not_a_ddl_of_that_table(sql: str) -> None:
-    # R-04: what it makes would not show in the definitions by which a crash is judged
+def test_statement_containing_another_statement_is_refused(sql: str) -> None:
+    # R-04: its effect would not show in the definitions that decide after a crash
     with pytest.raises(ConfigError, match="contains another statement"):
         _injected(sql)
 
@@ -122,5 +122,5 @@ def test_a_statement_that_has_another_inside_is_not_a_ddl_of_that_table(sql: str
         "TRUNCATE t",
     ],
 )
-def test_modifiers_of_a_ddl_are_let_through(sql: str) -> None:
+def test_ddl_modifiers_are_accepted(sql: str) -> None:
     assert _injected(sql) == sql

@@ -1,4 +1,4 @@
-"""DDL text of any sql_mode in standard form: what TiDB restored, and what it could not read."""
+"""DDL text of any sql_mode in standard form: text that TiDB restored, and text that TiDB could not parse."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PLAIN = table("Mehr_2", col("id", t.LONG), col("nb", t.VARCHAR, flen=10, default
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
-    """(as it is in the binlog, in standard form); a text that goes on in the next line ends in `~`."""
+    """(text in the binlog, text in standard form); a text that continues on the next line ends with `~`."""
     lines = text.strip().replace("~\n", "").splitlines()
     return list(zip(lines[::2], lines[1::2], strict=True))
 
@@ -62,12 +62,12 @@ COMMENT 'i\\') COMMENT = 'x\\' PARTITION BY HASH (`id`) PARTITIONS 2;
 
 
 @pytest.mark.parametrize(("restored", "standard"), RESTORED)
-def test_backslashes_of_restored_text_are_read_where_they_stand(restored: str, standard: str) -> None:
-    # issue 13.13: what TiDB writes is not what a server reads
+def test_backslashes_of_restored_text_depend_on_their_position(restored: str, standard: str) -> None:
+    # issue 13.13: a server would interpret TiDB's text differently
     assert standard_text(restored, "the session's own", NOTHING) == standard
 
 
-def test_a_text_without_backslashes_and_quotes_is_left_alone() -> None:
+def test_text_without_backslashes_and_quotes_is_unchanged() -> None:
     text = "ALTER TABLE `t` ADD COLUMN `a` VARCHAR(9) DEFAULT _UTF8MB4'it''s \"q\"';"
     assert standard_text(text, "ALTER TABLE t …", NOTHING) is text
 
@@ -91,7 +91,7 @@ ALTER TABLE `Ansi T` ADD COLUMN w INT COMMENT 'it\'s "q" s'
 
 
 @pytest.mark.parametrize(("raw", "standard"), RAW)
-def test_a_sessions_own_text_is_read_as_the_definitions_tell(raw: str, standard: str) -> None:  # issue 13.13
+def test_original_session_text_is_read_by_the_definitions(raw: str, standard: str) -> None:  # issue 13.13
     assert standard_text(raw, raw, Known.of(["d"], [ANSI, PLAIN])) == standard
 
 
@@ -103,13 +103,13 @@ def test_a_sessions_own_text_is_read_as_the_definitions_tell(raw: str, standard:
         "ALTER TABLE `Mehr_2` ADD COLUMN nb VARCHAR(10) DEFAULT 'does not end\\",
     ],
 )
-def test_a_text_that_fits_no_sql_mode_is_not_guessed(raw: str) -> None:
+def test_text_that_fits_no_sql_mode_is_refused(raw: str) -> None:
     with pytest.raises(SchemaError, match="fits no sql_mode"):
         standard_text(raw, raw, Known.of(["d"], [ANSI, PLAIN]))
 
 
-def test_one_ddl_that_cannot_be_read_stops_no_plan_and_is_named_where_it_would_run(tmp_path: Path) -> None:  # U-20
-    # issue 13.13: a bare IndexError stopped the window, whatever table it was
+def test_unreadable_ddl_does_not_stop_planning_and_is_reported(tmp_path: Path) -> None:  # U-20
+    # issue 13.13: a bare IndexError stopped the window, for any table
     w = Workload()
     w.create_database("shop")
     w.create_table("shop", "t", [integer("id"), text("v")], ["id"])
@@ -128,7 +128,7 @@ def test_one_ddl_that_cannot_be_read_stops_no_plan_and_is_named_where_it_would_r
     assert "inexact" in [effect.kind for effect in derive_effects(found[2])]
 
 
-def test_a_statement_that_names_no_table_is_refused_with_its_place() -> None:
+def test_statement_without_a_table_is_refused_with_its_position() -> None:
     ddl = DdlText(7, "d", "t", "ALTER TABLE 'x' ADD COLUMN n INT", Definitions((), ()), Definitions((), ()))
     with pytest.raises(TargetRefused, match="commit_ts=7"):
         map_ddl(ddl, "mariadb")
@@ -143,7 +143,7 @@ def mapped(
     return map_ddl(DdlText(7, "d", after.name, query, *sides), dialect).sql
 
 
-def test_columns_in_one_parenthesis_become_specs_of_their_own() -> None:  # issue 13.13
+def test_columns_in_parentheses_become_separate_specs() -> None:  # issue 13.13
     text = col("a", t.VARCHAR, flen=9, collate="utf8mb4_general_ci", comment="x, y (z")
     after = table("m", col("id", t.LONG), text, col("b", t.LONG))
     sql = mapped("ALTER TABLE `m` ADD COLUMN (`a` VARCHAR(9) COMMENT 'x, y (z', `b` INT)", after)
@@ -153,14 +153,14 @@ def test_columns_in_one_parenthesis_become_specs_of_their_own() -> None:  # issu
     )
 
 
-def test_defaults_and_comments_are_those_of_the_definition() -> None:
+def test_defaults_and_comments_come_from_the_definition() -> None:
     # NO_BACKSLASH_ESCAPES: TiDB restored 'a\\b' from a text that meant two backslashes
     after = table("m", col("id", t.LONG), col("a", t.VARCHAR, flen=9, default="a\\\\b", comment="c\\\\d"))
     sql = mapped("ALTER TABLE `m` ADD COLUMN `a` VARCHAR(9) DEFAULT _UTF8MB4'a\\\\b' COMMENT 'c\\\\d'", after)
     assert sql[-1] == "ALTER TABLE `m` ADD COLUMN `a` VARCHAR(9) DEFAULT 'a\\\\\\\\b' COMMENT 'c\\\\\\\\d'"
 
 
-def test_a_generated_column_says_what_tidb_understood() -> None:
+def test_generated_column_has_the_stored_expression() -> None:
     # PIPES_AS_CONCAT: the restored text has OR
     column = col("pc", t.VARCHAR, flen=20, generated_expr_string="concat(concat(`v`, _utf8mb4'-'), `id`)")
     after = table("m", col("id", t.LONG), col("v", t.VARCHAR, flen=9), column)
@@ -168,7 +168,7 @@ def test_a_generated_column_says_what_tidb_understood() -> None:
     assert sql[-1].endswith("GENERATED ALWAYS AS(concat(concat(`v`, '-'), `id`))")
 
 
-def test_functions_named_like_clauses_stay() -> None:  # issue 13.13
+def test_functions_named_like_clauses_are_unchanged() -> None:  # issue 13.13
     column = col("g", t.VARCHAR, flen=20, generated_expr_string="charset(`v`)")
     after = table("m", col("id", t.LONG), col("v", t.VARCHAR, flen=9), column)
     sql = mapped("ALTER TABLE `m` ADD COLUMN `g` VARCHAR(20) GENERATED ALWAYS AS(CHARSET(`v`)) VIRTUAL", after)
@@ -176,8 +176,8 @@ def test_functions_named_like_clauses_stay() -> None:  # issue 13.13
 
 
 @pytest.mark.mariadb
-def test_what_a_server_shows_is_what_the_source_shows(empty_server: MariaDb) -> None:
-    """A generated column of a character beyond ASCII, and a foreign key named in another letter case."""
+def test_server_shows_the_same_as_the_source(empty_server: MariaDb) -> None:
+    """A generated column with a non-ASCII character, and a foreign key named in another letter case."""
     column = col("g", t.VARCHAR, flen=20, generated_expr_string="concat(_utf8mb4'ö', `id`)")
     after = table("m", col("id", t.LONG), column)
     keys = [{"id": 1, "fk_name": {"O": "Fk_1", "L": "fk_1"}}]
@@ -208,7 +208,7 @@ def test_plain_strings_are_distinguished_from_those_that_escape() -> None:
     assert [(token.value, token.plain) for token in strings] == [("a\\", True), ("a\\", False), ("\\n", True)]
 
 
-def test_renames_of_a_session_with_ansi_quotes_are_followed(tmp_path: Path) -> None:
+def test_renames_in_a_session_with_ansi_quotes(tmp_path: Path) -> None:
     w = Workload()
     w.create_database("Shop")
     w.create_table("Shop", "a b", [integer("id")], ["id"])

@@ -1,4 +1,4 @@
-"""Values that a DDL's text leaves to the session: defaults, bounds of partitions, conversions (R-29)."""
+"""Values in DDL text that depend on the session: defaults, bounds of partitions, conversions (R-29)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def mapped(
 
 
 @pytest.mark.parametrize("dialect", ["mariadb", "mysql", "tidb"])
-def test_a_default_of_a_timestamp_is_said_in_utc_as_the_definition_has_it(dialect: Dialect) -> None:
+def test_timestamp_default_is_written_in_utc(dialect: Dialect) -> None:
     # R-29
     stamp = col("ts", t.TIMESTAMP, default="2020-06-01 16:00:00.120000", decimal=2)
     made = mapped("CREATE TABLE `t` (`ts` TIMESTAMP(2) DEFAULT _UTF8MB4'2020-06-01 12:00:00.12')", table("t", stamp),
@@ -53,12 +53,12 @@ def test_a_default_of_a_timestamp_is_said_in_utc_as_the_definition_has_it(dialec
         "ALTER TABLE `t` ALTER COLUMN `c` SET DEFAULT x'f6'",
     ],
 )
-def test_a_default_that_a_latin1_column_cannot_hold_stops_with_the_way_on(query: str, dialect: Dialect) -> None:
-    # Recorded in the capture `zones`: TiDB keeps, fills and shows U+FFFD.
+def test_default_that_latin1_cannot_hold_is_refused_with_a_hint(query: str, dialect: Dialect) -> None:
+    # Recorded in the capture `zones`: TiDB stores, fills and shows U+FFFD.
     lost = col("c", t.VARCHAR, flen=9, charset="latin1", collate="latin1_bin", default="\ufffd")
     held = col("c", t.VARCHAR, flen=9, default="\ufffd")
     before = table("t", col("a" if "ADD" in query else "c", t.VARCHAR, flen=9))
-    with pytest.raises(TargetRefused, match=r"default of column c .* U\+FFFD .* ddl-replacement make it a utf8mb4"):
+    with pytest.raises(TargetRefused, match=r"default of column c .* U\+FFFD .* ddl-replacement to make it a utf8mb4"):
         mapped(query, table("t", lost), None if query.startswith("CREATE") else before, dialect)
     wide = mapped(query.replace("latin1", "utf8mb4"), table("t", held), before, dialect)
     assert "DEFAULT '\ufffd'" in wide[-1]
@@ -66,10 +66,9 @@ def test_a_default_that_a_latin1_column_cannot_hold_stops_with_the_way_on(query:
 
 @pytest.mark.parametrize("dialect", ["mariadb", "mysql"])
 @pytest.mark.parametrize("charsets", [("latin1", "binary"), ("binary", "latin1")])
-def test_a_latin1_column_that_becomes_bytes_or_comes_from_them_stops(
-    charsets: tuple[str, str], dialect: Dialect
-) -> None:
-    # `ö` is C3B6 in TiDB's latin1 column (or F6, as it came) and F6 in the target's: the bytes would differ silently.
+def test_conversion_between_latin1_and_bytes_is_refused(charsets: tuple[str, str], dialect: Dialect) -> None:
+    # `ö` is C3B6 in TiDB's latin1 column (or F6, if written so) and F6 in the target's: the bytes would differ
+    # silently.
     old, new = (col("c", t.VARCHAR, flen=9, charset=one, collate=one if one == "binary" else f"{one}_bin")
                 for one in charsets)  # fmt: skip
     with pytest.raises(TargetRefused, match="bytes of c from"):
@@ -80,8 +79,9 @@ def test_a_latin1_column_that_becomes_bytes_or_comes_from_them_stops(
 
 @pytest.mark.parametrize("dialect", ["mariadb", "mysql", "tidb"])
 @pytest.mark.parametrize("charset", ["utf8mb4", "ascii"])
-def test_texts_that_were_read_as_latin1_do_not_become_other_bytes_silently(charset: str, dialect: Dialect) -> None:
-    # TiDB's F6 is `ö` at the target, and C3B6 would be its bytes there: source.invalid-text = latin1 says there may be.
+def test_texts_read_as_latin1_are_not_converted_to_bytes(charset: str, dialect: Dialect) -> None:
+    # TiDB's byte F6 is `ö` at the target, whose bytes are C3B6 there; with source.invalid-text = latin1 this can
+    # happen.
     old = col("c", t.VARCHAR, flen=9, charset=charset, collate=f"{charset}_bin")
     new = col("c", t.VARCHAR, flen=9, charset="binary", collate="binary")
     query = "ALTER TABLE `t` MODIFY COLUMN `c` VARBINARY(9)"
@@ -109,7 +109,7 @@ STORED = [
 
 
 @pytest.mark.parametrize(("column", "kind", "text", "said"), STORED)
-def test_a_default_is_what_the_source_stored(column: dict[str, Any], kind: str, text: str, said: str) -> None:
+def test_default_is_the_value_that_the_source_stored(column: dict[str, Any], kind: str, text: str, said: str) -> None:
     column = {**column, "comment": "x"}
     found = mapped(f"ALTER TABLE `t` ADD COLUMN `c` {kind} DEFAULT {text} COMMENT 'x' AFTER `a`", table("t", column))
     assert f"DEFAULT {said} COMMENT 'x' AFTER `a`" in found[-1]
@@ -128,13 +128,13 @@ FILLED = [
 
 
 @pytest.mark.parametrize(("column", "text"), FILLED)
-def test_an_old_row_holds_the_origin_default_as_the_source_reads_it(column: dict[str, Any], text: str) -> None:
+def test_old_row_has_the_origin_default_of_the_source(column: dict[str, Any], text: str) -> None:
     # 5.5; recorded in the capture `zones`
     assert filled_text(table("t", column).columns[0]) == text
 
 
-def test_json_that_is_not_null_is_filled_with_the_document_null() -> None:
-    # MariaDB fills an empty text, which is no JSON
+def test_json_not_null_is_filled_with_the_document_null() -> None:
+    # MariaDB would fill an empty text, which is not JSON
     before, after = table("t", col("a")), table("t", col("a"), col("j", t.JSON, not_null=True))
     query = "ALTER TABLE `t` ADD COLUMN `j` JSON NOT NULL AFTER `a`"
     assert mapped(query, after, before) == (
@@ -150,7 +150,7 @@ def partitioned(*bounds: tuple[str, str], **more: Any) -> TableDef:
 
 
 @pytest.mark.parametrize("dialect", ["mariadb", "tidb"])
-def test_bounds_of_partitions_are_the_numbers_that_the_source_computed(dialect: Dialect) -> None:
+def test_partition_bounds_are_the_stored_numbers(dialect: Dialect) -> None:
     # R-29
     after = partitioned(("p0", "1577854800"), ("P1", "MAXVALUE"))
     text = "PARTITION `P0` VALUES LESS THAN ({}), PARTITION `P1` VALUES LESS THAN (MAXVALUE))"
@@ -162,15 +162,15 @@ def test_bounds_of_partitions_are_the_numbers_that_the_source_computed(dialect: 
     assert found == (head + text.format("1577854800"),)
 
 
-def test_bounds_of_columns_stay_as_they_are_written() -> None:
+def test_bounds_of_columns_partitioning_are_unchanged() -> None:
     after = partitioned(("p0", "'2020-01-01'"), columns=[{"O": "d", "L": "d"}])
     query = "ALTER TABLE `t` ADD PARTITION (PARTITION `p0` VALUES LESS THAN (DATE('2020-01-01')))"
     assert mapped(query, after, after) == (query,)
 
 
 @pytest.mark.parametrize("dialect", ["mariadb", "mysql"])
-def test_an_exchanged_partition_is_named_as_its_definition_spells_it(dialect: Dialect) -> None:
-    # Capture zones, table Monat: MariaDB answers 1025 to another letter case.
+def test_exchanged_partition_is_spelled_as_in_its_definition(dialect: Dialect) -> None:
+    # Capture zones, table Monat: with another letter case MariaDB raises error 1025.
     table = partitioned(("M`2", "MAXVALUE"))
     found = mapped("ALTER TABLE `t` EXCHANGE PARTITION `m``2` WITH TABLE `x`", table, table, dialect=dialect)
     assert found == ("ALTER TABLE `t` EXCHANGE PARTITION `M``2` WITH TABLE `x`",)
@@ -186,7 +186,7 @@ def changed(source: dict[str, Any], target: dict[str, Any]) -> tuple[TableDef, T
 STAMP, CLOCK = col("v", t.TIMESTAMP), col("v", t.DATETIME)
 
 
-def test_a_zone_of_one_offset_is_the_sessions_while_the_target_converts() -> None:
+def test_zone_with_one_offset_is_set_in_the_session() -> None:
     before, after = changed(STAMP, CLOCK)
     found = mapped("ALTER TABLE `t` MODIFY COLUMN `v` DATETIME", after, before, session=EAST)
     assert "time_zone = '+08:00'" in found[1]
@@ -195,8 +195,8 @@ def test_a_zone_of_one_offset_is_the_sessions_while_the_target_converts() -> Non
     assert found[3].startswith("SET SESSION timestamp = DEFAULT, sql_mode = ")
 
 
-def test_a_zone_of_many_offsets_is_resolved_moment_by_moment() -> None:
-    # the target may have no tables of time zones
+def test_zone_with_many_offsets_is_resolved_by_an_expression() -> None:
+    # the target may have no time zone tables
     before, after = changed(STAMP, CLOCK)
     found = mapped("ALTER TABLE `t` MODIFY COLUMN `v` DATETIME AFTER `id`", after, before, session=NEW_YORK)
     update = next(text for text in found if text.startswith("UPDATE"))
@@ -204,11 +204,11 @@ def test_a_zone_of_many_offsets_is_resolved_moment_by_moment() -> None:
     assert "WHEN `v` < '2021-11-07 06:00:00' THEN -14400" in update
     assert found[-2].startswith("ALTER TABLE `t` DROP COLUMN `v`, CHANGE `_binlake_cast_2_2` `v` DATETIME AFTER `id`")
     back = mapped("ALTER TABLE `t` MODIFY COLUMN `v` TIMESTAMP", before, after, session=NEW_YORK)
-    # An hour that comes twice is the first of both: until 02:00 by the clock before it is set back.
+    # Of an hour that occurs twice the first is taken: the old offset applies until 02:00 local time.
     assert "< '2021-11-07 02:00:00' THEN 14400" in next(text for text in back if text.startswith("UPDATE"))
 
 
-def test_a_tidb_target_converts_in_the_zone_of_the_source() -> None:
+def test_tidb_target_converts_in_the_sources_zone() -> None:
     before, after = changed(STAMP, CLOCK)
     found = mapped("ALTER TABLE `t` MODIFY COLUMN `v` DATETIME", after, before, "tidb", NEW_YORK)
     assert found[1] == "SET SESSION time_zone = 'America/New_York'"
@@ -227,7 +227,7 @@ UNTOLD: list[tuple[dict[str, Any], dict[str, Any], Dialect, SourceSession, str]]
 
 
 @pytest.mark.parametrize(("source", "target", "dialect", "session", "why"), UNTOLD)
-def test_a_conversion_that_cannot_be_known_is_refused_with_ways_on(
+def test_unknown_conversion_is_refused_with_a_hint(
     source: dict[str, Any], target: dict[str, Any], dialect: Dialect, session: SourceSession, why: str
 ) -> None:
     # R-29: never a silent difference
@@ -237,20 +237,20 @@ def test_a_conversion_that_cannot_be_known_is_refused_with_ways_on(
     assert "ddl-replacement" in refused.value.hint
 
 
-def test_a_change_that_converts_nothing_runs_as_it_is() -> None:
+def test_change_without_conversion_runs_unchanged() -> None:
     before, after = changed(col("v", t.VARCHAR, flen=5), col("v", t.VARCHAR, flen=9))
     query = "ALTER TABLE `t` MODIFY COLUMN `v` VARCHAR(9)"
     assert mapped(query, after, before) == (query,)
 
 
-def test_values_of_a_primary_key_are_not_converted_beside_it() -> None:
+def test_conversion_of_a_primary_key_is_refused() -> None:
     sides = [table("t", {**kind, "name": {"O": "v", "L": "v"}}, keys=(primary("v"),)) for kind in (STAMP, CLOCK)]
     with pytest.raises(TargetRefused, match="primary key"):
         mapped("ALTER TABLE `t` MODIFY COLUMN `v` DATETIME", sides[1], sides[0], session=NEW_YORK)
 
 
-def test_a_day_that_is_filled_anew_at_each_read_does_not_change() -> None:
-    # TiDB keeps the word CURRENT_DATE as the origin default
+def test_current_date_origin_default_is_fixed_to_one_day() -> None:
+    # TiDB stores the keyword CURRENT_DATE as the origin default
     from binlake import tso
 
     def job(number: int, kind: int, **info: Any) -> DdlJob:
@@ -278,10 +278,8 @@ def generated(expression: str, *, stored: bool = True) -> TableDef:
 
 @pytest.mark.parametrize("dialect", ["mariadb", "mysql", "tidb"])
 @pytest.mark.parametrize("expression", ["hour(`ts`)", "unix_timestamp(`dt`)"])
-def test_a_stored_column_that_the_writers_zone_decides_is_written_with_the_sources_values(
-    dialect: Dialect, expression: str
-) -> None:
-    # R-29: no session of the target has the zone of each writer
+def test_stored_column_that_depends_on_the_zone_gets_the_sources_values(dialect: Dialect, expression: str) -> None:
+    # R-29: no session of the target has the zone of every writer
     query = f"CREATE TABLE `t` (`ts` TIMESTAMP,`dt` DATETIME,`g` INT GENERATED ALWAYS AS({expression}) STORED NOT NULL)"
     after = generated(expression)
     assert "`g` INT NOT NULL)" in mapped(query, after, dialect=dialect)[-1]
@@ -289,7 +287,7 @@ def test_a_stored_column_that_the_writers_zone_decides_is_written_with_the_sourc
 
 
 @pytest.mark.parametrize(("expression", "stored"), [("hour(`dt`)", True), ("hour(`ts`)", False)])
-def test_other_generated_columns_are_the_targets_to_compute(expression: str, stored: bool) -> None:
+def test_other_generated_columns_are_computed_by_the_target(expression: str, stored: bool) -> None:
     query = f"CREATE TABLE `t` (`g` INT GENERATED ALWAYS AS({expression}) {'STORED' if stored else 'VIRTUAL'})"
     after = generated(expression, stored=stored)
     assert expression in mapped(query, after)[-1]

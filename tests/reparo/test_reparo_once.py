@@ -229,7 +229,7 @@ def test_what_the_retention_took_meanwhile_is_not_passed_over(empty_server: Mari
     write_index(folder, lo=1000)
     run(empty_server, folder, stop_tso=1010)
     drop_files_before(folder, 1025)
-    with pytest.raises(Permanent, match=r"do not hold the whole range .*range=1011-.*held=1021-"):
+    with pytest.raises(Permanent, match=r"do not contain the whole range .*range=1011-.*held=1021-"):
         run(empty_server, folder)
     assert rows(empty_server, "SELECT id FROM app.t") == [(1,), (2,)]
     assert rows(empty_server, "SELECT line FROM app.log") == []
@@ -238,7 +238,7 @@ def test_what_the_retention_took_meanwhile_is_not_passed_over(empty_server: Mari
     execute(empty_server, "DROP DATABASE app", "DROP DATABASE binlake_reparo", "CREATE DATABASE app", *TABLES)
     write_files(folder, story().written, 100)
     write_index(folder, lo=1000)
-    with pytest.raises(Permanent, match=r"do not hold the whole range .*held=1021-"):
+    with pytest.raises(Permanent, match=r"do not contain the whole range .*held=1021-"):
         restore(settings_of(empty_server, folder), store, say=lambda _: drop_files_before(folder, 1025))
     assert rows(empty_server, "SELECT id FROM app.t") == []
 

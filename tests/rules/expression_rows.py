@@ -1,4 +1,4 @@
-"""A table of every column type, random rows of it, and random expressions: what the differential tests draw."""
+"""A table with every column type, random rows of it, and random expressions, for the differential tests."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _document(draw: Draw) -> str:
 
 @dataclass(frozen=True)
 class Shape:
-    """A column: its definition for us, its type for the server, values as canonical texts."""
+    """A column: its definition for Binlake, its type for the server, and values as canonical texts."""
 
     definition: Json
     sql: str
@@ -152,7 +152,7 @@ def draw_rows(draw: Draw, count: int) -> Rows:
 
 
 def fill(connection: Connection, rows: Rows) -> None:
-    """The table at the server, with those rows, numbered from 0."""
+    """Create the table at the server with these rows, numbered from 0."""
     with connection.cursor() as cursor:
         cursor.execute("SET sql_mode = '', time_zone = '+00:00'")
         cursor.execute("CREATE OR REPLACE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
@@ -174,14 +174,14 @@ def _stored(name: str, text: str | None) -> object:
 
 
 def at_server(expression: str) -> str:
-    """The expression as MariaDB takes it, which has no arrows."""
+    """The expression as MariaDB accepts it; MariaDB has no operators -> and ->>."""
     text = re.sub(r"(\bj\b)->>('(?:[^'\\]|\\.)*')", r"JSON_UNQUOTE(JSON_EXTRACT(\1, \2))", expression)
     return re.sub(r"(\bj\b)->('(?:[^'\\]|\\.)*')", r"JSON_EXTRACT(\1, \2)", text)
 
 
 @dataclass(frozen=True)
 class Ours:
-    """An expression as the filter reads it."""
+    """An expression as the filter evaluates it."""
 
     columns: list[str]
     program: Program
@@ -193,7 +193,7 @@ class Ours:
 
 
 def ours(expression: str) -> Ours | None:
-    """None where the expression is refused."""
+    """The expression as compiled by Binlake; None if it is refused."""
     reader = Reader(TABLE)
     try:
         program = reader.condition(parse(expression))
@@ -210,7 +210,7 @@ _COMPARE = ("=", "<>", "<", "<=", ">", ">=", "<=>")
 
 
 class Grammar:
-    """Draws expressions that are often allowed; what is refused among them is as good."""
+    """Draws expressions, most of which are allowed; refused ones are valid test cases too."""
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw

@@ -21,18 +21,18 @@ def pair(db: str, table: str) -> dict[str, str]:
     return {"db-name": db, "tbl-name": table}
 
 
-def test_databases_first_then_tables() -> None:
+def test_databases_are_checked_before_tables() -> None:
     keeps = lists(do_dbs=["shop*"], do_tables=[pair("shop_1", "t?")], ignore_tables=[pair("shop*", "t9")]).keeps
     assert keeps("shop_1", "t1")
     assert keeps("shop_1", "t9")
     assert not keeps("shop_1", "other")
     assert not keeps("shop_2", "t1")
     assert not keeps("bank", "t1")
-    # A DDL on a database stops at the first step.
+    # For a DDL on a database, only the first step is checked.
     assert keeps("shop_2", "")
 
 
-def test_ignore_lists_count_without_do_lists() -> None:
+def test_ignore_lists_apply_without_do_lists() -> None:
     keeps = lists(ignore_dbs=["~^tmp"], ignore_tables=[pair("*", "log_*")]).keeps
     assert keeps("shop", "t")
     assert not keeps("TMP_1", "t")
@@ -60,14 +60,14 @@ def test_system_databases_are_always_left_out() -> None:
         ('[[routes]]\nschema-pattern = "a"\ntarget-scheme = "b"', "did you mean `target-schema`"),
     ],
 )
-def test_a_file_whose_rules_do_not_hold_together_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_contradicting_rules_in_a_file_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "r.toml"
     path.write_text(f'name = "r"\n{text}\n[lake]\npath = "/x"\n')
     with pytest.raises(ConfigError, match=message):
         load_replication(path)
 
 
-def test_the_rules_decide_the_hash_of_a_window(tmp_path: Path) -> None:  # R-40
+def test_rules_change_the_hash_of_a_window(tmp_path: Path) -> None:  # R-40
     hashes = set()
     for text in ("", '[[routes]]\nschema-pattern = "a"\ntarget-schema = "b"', '[block-allow-list]\ndo-dbs = "a"'):
         path = tmp_path / "r.toml"

@@ -1,4 +1,4 @@
-"""Event filter: the rows of the original's own tests, and what its documentation leaves open."""
+"""Event filter: the test cases of the original, and cases that its documentation leaves open."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_rows_of_the_original(db: str, table: str, event: str, text: str, dr
     assert EventFilter(RULES).drops(db, table, event, text) is dropped
 
 
-def test_the_first_word_that_speaks_of_a_class_decides() -> None:
+def test_first_word_that_applies_decides() -> None:
     rules = EventFilter(
         [rule("a", "t", ["none dml", "insert"], "Ignore"), rule("b", "t", ["insert", "none dml"], "Ignore")]
     )
@@ -68,18 +68,18 @@ def test_the_first_word_that_speaks_of_a_class_decides() -> None:
         ("rename table", Action.RENAME_TABLES, True),
     ],
 )
-def test_a_job_has_the_event_of_its_kind(event: str, action: Action, dropped: bool) -> None:
+def test_events_of_ddl_jobs(event: str, action: Action, dropped: bool) -> None:
     assert EventFilter([rule("a*", "", [event], "Ignore")]).passes_ddl("a", "t", action, "text") is not dropped
 
 
-def test_a_sql_pattern_is_asked_of_ddl_only() -> None:
+def test_sql_patterns_apply_only_to_ddl() -> None:
     rules = EventFilter([rule("a", "t", ["all"], "Do", ("ADD COLUMN",))])
     assert rules.rows("a", "t") == {"insert", "update", "delete"}
     assert rules.passes_ddl("a", "t", Action.ADD_COLUMN, "alter table t add column c int")
     assert not rules.passes_ddl("a", "t", Action.DROP_COLUMN, "alter table t drop column c")
 
 
-def test_a_rule_can_stop_the_pipeline() -> None:
+def test_rule_with_action_error_raises() -> None:
     rules = EventFilter([rule("a", "t", ["truncate table"], "Error")])
     assert rules.rows("a", "t") == {"insert", "update", "delete"}
     with pytest.raises(Permanent, match="truncate table"):
@@ -92,10 +92,10 @@ def test_a_rule_can_stop_the_pipeline() -> None:
         ([rule("a", "t", ["insret"], "Ignore")], "did you mean `insert`"),
         ([rule("a", "t", ["insert"], "Ignore"), rule("A", "T", ["delete"], "Ignore")], "the same patterns"),
         ([rule("a", "t", [], "Do", ("x",))], "lets nothing through"),
-        ([rule("a*b", "t", ["insert"], "Ignore")], "may only end"),
+        ([rule("a*b", "t", ["insert"], "Ignore")], "only allowed at the end"),
         ([rule("~(", "t", ["insert"], "Ignore")], "not a regular expression"),
     ],
 )
-def test_what_is_wrong_is_named(rules: list[EventRule], message: str) -> None:
+def test_invalid_event_rules_are_refused(rules: list[EventRule], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EventFilter(rules)

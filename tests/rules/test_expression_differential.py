@@ -1,4 +1,4 @@
-"""Every form of an expression against a real server: on rows of all column types, at their edges and NULL."""
+"""Every form of an expression compared with a real server, on rows with edge values and NULL of all column types."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ j->>'$.a[0][0]' = '1'; 1; 0; NULL; TRUE; FALSE; n = TRUE; (n = 1) = (m = 1); (n 
 1.5 = 1.50; n = 1.0; n = 1e0; n = .5
 """
 JSON_FORMS = {
-    # MariaDB knows JSON as text: what MySQL and TiDB make of a value beside a constant is said by its type.
+    # MariaDB stores JSON as text, so the comparison of MySQL and TiDB with a constant is expressed by the value's type.
     "j->'$.a' = 1": "JSON_TYPE({}) IN ('INTEGER', 'DOUBLE') AND {} = 1",
     "j->'$.a' = 1.5": "JSON_TYPE({}) IN ('INTEGER', 'DOUBLE') AND {} = 1.5",
     "j->'$.a' = 'x'": "JSON_TYPE({}) = 'STRING' AND JSON_UNQUOTE({}) = 'x'",
@@ -81,7 +81,7 @@ JSON_FORMS = {
 
 
 class Server:
-    """The rows at a server, which is asked what an expression is on each: 1, 0 or None."""
+    """The rows at a server, which evaluates an expression on each row: 1, 0 or None."""
 
     def __init__(self, connection: Connection, rows: Rows) -> None:
         self.rows = rows
@@ -89,7 +89,7 @@ class Server:
         fill(connection, rows)
 
     def ask(self, expression: str) -> list[int | None] | None:
-        """None where a value is out of range."""
+        """The results of an expression for all rows; None if a value is out of range."""
         try:
             self._cursor.execute(f"SELECT IF(({expression}) IS NULL, NULL, ({expression}) <> 0) FROM t ORDER BY id")
         except pymysql.err.MySQLError as error:
@@ -99,7 +99,8 @@ class Server:
         return [row[0] for row in self._cursor.fetchall()]
 
     def differences(self, expression: str, theirs: str = "") -> str:
-        """How the filter reads it: `equal`, `refused`, `out of range` at the server, or the first row that differs."""
+        """Compare filter and server: `equal`, `refused`, `out of range` at the server, or the first row that
+        differs."""
         mine = ours(expression)
         if mine is None:
             return "refused"
@@ -121,18 +122,18 @@ def server(mariadb: MariaDb) -> Iterator[Server]:
     connection.close()
 
 
-def test_every_form_says_what_a_server_says(server: Server) -> None:  # S4-06
+def test_every_form_matches_a_server(server: Server) -> None:  # S4-06
     found = {form: server.differences(form) for form in (part.strip() for part in FORMS.split(";"))}
     assert {form: verdict for form, verdict in found.items() if verdict != "equal"} == {}
 
 
-def test_a_json_value_beside_a_constant_is_equal_in_type_too(server: Server) -> None:
+def test_json_value_equals_a_constant_only_of_the_same_type(server: Server) -> None:
     for form, theirs in JSON_FORMS.items():
         value = "JSON_EXTRACT(j, '$.a')"
         assert server.differences(form, theirs.format(*[value] * theirs.count("{}"))) == "equal"
 
 
-def test_random_expressions_say_what_a_server_says_or_are_refused(server: Server) -> None:
+def test_random_expressions_match_a_server_or_are_refused(server: Server) -> None:
     verdicts = sweep(server, seed=1, count=700)
     assert verdicts["equal"] > 350
     assert set(verdicts) <= {"equal", "refused", "out of range"}
@@ -154,7 +155,7 @@ def sweep(server: Server, *, seed: object, count: int) -> Counter[str]:
     return Counter(server.differences(Grammar(random.Random(f"{seed}-{n}")).condition(n % 4)) for n in range(count))
 
 
-def test_operators_without_parentheses_bind_as_at_a_server_or_are_refused(server: Server) -> None:
+def test_operator_precedence_matches_a_server_or_is_refused(server: Server) -> None:
     verdicts: Counter[str] = Counter()
     for first, second in itertools.product(OPERATORS, OPERATORS):
         verdicts[server.differences(f"n {first.format('m')} {second.format('i')}")] += 1
@@ -170,7 +171,7 @@ OPERATORS = ("= {}", "<> {}", "< {}", "<=> {}", "+ {}", "- {}", "* {}", "DIV {}"
              "IS NULL", "IS TRUE", "IS NOT NULL")  # fmt: skip
 
 
-def test_general_ci_weighs_each_character_as_a_server_does(mariadb: MariaDb) -> None:
+def test_general_ci_weights_match_a_server(mariadb: MariaDb) -> None:
     codes = [code for code in range(1, 0x10000) if not 0xD800 <= code <= 0xDFFF] + [0x1F600]
     connection = mariadb.connect()
     with connection.cursor() as cursor:
@@ -184,8 +185,8 @@ def test_general_ci_weighs_each_character_as_a_server_does(mariadb: MariaDb) -> 
     assert len(theirs) > 63_000
 
 
-def test_letters_of_europe_change_case_as_at_a_server(mariadb: MariaDb) -> None:
-    # Beyond these scripts servers have tables of several ages; we have TiDB's way, Unicode's.
+def test_case_changes_of_european_letters_match_a_server(mariadb: MariaDb) -> None:
+    # Beyond these scripts servers use tables of different ages; Binlake follows TiDB, which follows Unicode.
     letters = [chr(code) for first, last in ((1, 0x17F), (0x386, 0x3CE), (0x400, 0x45F)) for code in range(first, last)]
     connection = mariadb.connect()
     with connection.cursor() as cursor:

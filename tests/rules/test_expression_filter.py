@@ -1,4 +1,4 @@
-"""Expression filter: the rows of the original's own tests; what cannot be said is named."""
+"""Expression filter: the test cases of the original; unsupported expressions are named."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def is_true(half: Half, row: Row) -> bool:
 
 
 @pytest.mark.parametrize(("text", "dropped", "kept"), CASES)
-def test_the_rows_of_the_original_and_mysqls_conversions(text: str, dropped: Row, kept: Row) -> None:  # S4-06
+def test_original_cases_and_mysql_conversions(text: str, dropped: Row, kept: Row) -> None:  # S4-06
     ((half,),) = conditions(insert_value_expr=text)["insert"]
     assert (is_true(half, dropped), is_true(half, kept)) == (True, False)
 
@@ -138,7 +138,7 @@ def batch(rows: list[tuple[int, str, str, Row | None, Row | None]]) -> pa.Record
     )
 
 
-def test_a_batch_loses_what_is_true_at_its_place_of_its_kind_and_table() -> None:  # S4-06 R-19
+def test_batch_drops_rows_for_which_an_expression_is_true() -> None:  # S4-06 R-19
     choices = conditions(insert_value_expr="a = 1 OR NOT name LIKE '2%'")["insert"]
     found = RowFilter((TableFilter("test", "t", "insert", 10, 20, choices),))
     row: Row = {"Name": "1", "a": "1", "b": None}
@@ -152,7 +152,7 @@ def test_a_batch_loses_what_is_true_at_its_place_of_its_kind_and_table() -> None
     assert kept["after"].to_pylist()[3][1] == ("a", "2")
 
 
-def test_both_halves_of_an_update_must_be_true_and_a_batch_may_have_no_such_row() -> None:
+def test_both_halves_of_an_update_must_be_true() -> None:
     rule = ExpressionRule.model_validate(
         {"schema": "test", "table": "t", "update-old-value-expr": "a = 1", "update-new-value-expr": "a = 2"}
     )
@@ -164,7 +164,7 @@ def test_both_halves_of_an_update_must_be_true_and_a_batch_may_have_no_such_row(
     assert found.kept(batch([(1, "t", "insert", None, one)])).num_rows == 1
 
 
-def test_a_value_that_does_not_fit_its_column_names_table_expression_and_commit_ts() -> None:
+def test_unreadable_value_error_names_table_expression_and_commit_ts() -> None:
     found = RowFilter((TableFilter("test", "t", "insert", 0, 99, conditions(insert_value_expr="a > 1")["insert"]),))
     with pytest.raises(SchemaError, match="cannot read a row") as error:
         found.kept(batch([(7, "t", "insert", None, {"a": "1"}), (8, "t", "insert", None, {"a": "secret"})]))
@@ -172,7 +172,7 @@ def test_a_value_that_does_not_fit_its_column_names_table_expression_and_commit_
     assert "secret" not in str(error.value)
 
 
-def test_numbers_beyond_a_bigint_are_exact_where_a_server_would_stop() -> None:
+def test_numbers_beyond_bigint_are_exact() -> None:
     edges: Row = {"a": "-2147483648", "big": "18446744073709551615", "dec": "999.99"}
     for text in ("big + 1 > 18446744073709551615", "a - big < 0", "-big < 0", "big * big > 1", "dec * big > 1",
                  "big * 1e300 * 1e300 > 1", "big DIV 1 > 0", "ABS(a) = 2147483648"):  # fmt: skip
@@ -180,7 +180,7 @@ def test_numbers_beyond_a_bigint_are_exact_where_a_server_would_stop() -> None:
         assert is_true(half, edges), text
 
 
-def test_rules_on_a_table_are_joined_by_or_and_the_halves_of_an_update_by_and() -> None:
+def test_rules_are_joined_by_or_and_update_halves_by_and() -> None:
     rules = [
         {"schema": "test", "table": "t", "update-old-value-expr": "a = 1", "update-new-value-expr": "b = 2"},
         {"schema": "TEST", "table": "t", "update-new-value-expr": "b = 3"},
@@ -203,7 +203,7 @@ def test_rules_on_a_table_are_joined_by_or_and_the_halves_of_an_update_by_and() 
         ("test.t.a = 1", "`db` of column is not supported"),
         ("(SELECT 1) = 1", "not supported"),
         ("sleep(1)", "sleep is not supported"),
-        ("ts = 'yesterday'", "'yesterday' is not a moment"),
+        ("ts = 'yesterday'", "'yesterday' is not a datetime"),
         ("d = '0000-00-00'", "is not a date"),
         ("tm = '900:00:00'", "is not a time"),
         ("a = 'x'", "'x' is not a number"),
@@ -244,7 +244,7 @@ def test_rules_on_a_table_are_joined_by_or_and_the_halves_of_an_update_by_and() 
         ("a + INTERVAL 1 DAY > 1", "no meaning"),
     ],
 )
-def test_what_cannot_be_evaluated_names_table_and_expression(text: str, why: str) -> None:  # S4-06
+def test_unsupported_expression_error_names_table_and_expression(text: str, why: str) -> None:  # S4-06
     with pytest.raises(ConfigError, match=why) as error:
         conditions(insert_value_expr=text)
     assert {key: value.lower() for key, value in error.value.where.items()} == {
@@ -253,15 +253,15 @@ def test_what_cannot_be_evaluated_names_table_and_expression(text: str, why: str
     }
 
 
-def test_text_that_is_not_an_expression_is_refused_at_once() -> None:
+def test_invalid_expression_text_is_refused_immediately() -> None:
     rule: dict[str, Any] = {"schema": "test", "table": "t", "insert-value-expr": "a > (1"}
     with pytest.raises(ConfigError, match="expression"):
         ExpressionFilter([ExpressionRule.model_validate(rule)])
 
 
 @pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
-def test_every_argument_of_a_node_is_taken_or_refused(kind: type[exp.Expr]) -> None:
-    # What the parser gives and nobody reads is how NOT LIKE became LIKE.
+def test_every_argument_of_a_node_is_handled_or_refused(kind: type[exp.Expr]) -> None:
+    # If an argument from the parser were ignored, NOT LIKE could become LIKE.
     node, form = sample(kind), FORMS[kind]
     for name in kind.arg_types.keys() - form.takes:
         strange = node.copy()
@@ -274,7 +274,7 @@ def test_every_argument_of_a_node_is_taken_or_refused(kind: type[exp.Expr]) -> N
 
 
 class Watched(dict[str, Any]):
-    """Arguments of a node that know which of them were asked for by name."""
+    """Arguments of a node that record which of them were read by name."""
 
     def __init__(self, args: dict[str, Any]) -> None:
         super().__init__(args)
@@ -298,11 +298,11 @@ SAMPLES = ("t.a = 1", "a <> 1", "a > 1", "a >= 1", "a < 1", "a <= 1", "a <=> 1",
 
 
 def sample(kind: type[exp.Expr]) -> exp.Expr:
-    """A node of that kind, as the parser makes it."""
+    """A node of this kind, as the parser creates it."""
     return next(node.copy() for text in SAMPLES for node in parse(text).walk() if type(node) is kind)
 
 
-def test_a_source_that_compares_by_bytes_knows_no_case() -> None:  # source.new-collation = false
+def test_bytewise_source_distinguishes_case() -> None:  # source.new-collation = false
     rule = ExpressionRule.model_validate(
         {"schema": "test", "table": "t", "insert-value-expr": "ci = 'a' OR u LIKE 'B%'"}
     )

@@ -1,4 +1,4 @@
-"""Routes: precedence, ambiguity, and the columns that tell merged tables apart."""
+"""Routes: precedence, ambiguity, and the columns that distinguish merged tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def routes(*rules: dict[str, Any], source: str = "") -> Routes:
     return Routes([RouteRule.model_validate(rule) for rule in rules], source)
 
 
-def test_a_rule_for_tables_beats_one_for_the_database() -> None:  # S4-05
+def test_table_rule_has_priority_over_database_rule() -> None:  # S4-05
     found = routes(
         {"schema-pattern": "s*", "target-schema": "all"},
         {"schema-pattern": "s1", "table-pattern": "t?", "target-schema": "xs1", "target-table": "t"},
@@ -41,7 +41,7 @@ def test_ranges_and_regular_expressions() -> None:
     assert found.table("r12", "u") == ("r12", "u")
 
 
-def test_two_rules_of_equal_rank_are_an_error_that_names_them() -> None:  # S4-05
+def test_two_rules_of_equal_rank_are_refused_by_name() -> None:  # S4-05
     found = routes(
         {"schema-pattern": "s*", "table-pattern": "t*", "target-schema": "a"},
         {"schema-pattern": "s1", "table-pattern": "t1", "target-schema": "b"},
@@ -53,7 +53,7 @@ def test_two_rules_of_equal_rank_are_an_error_that_names_them() -> None:  # S4-0
         routes({"schema-pattern": "S", "target-schema": "a"}, {"schema-pattern": "s", "target-schema": "b"})
 
 
-def test_extract_columns_in_the_originals_order() -> None:
+def test_extracted_columns_have_the_original_order() -> None:
     rule = {
         "schema-pattern": "shard_*", "table-pattern": "*", "target-schema": "all", "target-table": "t",
         "extract-table": {"table-regexp": "t_(.*)_(.*)", "target-column": "c_table"},
@@ -69,19 +69,19 @@ def test_extract_columns_in_the_originals_order() -> None:
         routes({**rule, "extract-table": {"table-regexp": "(", "target-column": "c"}})
 
 
-def test_of_many_rules_of_equal_rank_the_first_two_are_named() -> None:
+def test_error_names_the_first_two_rules_of_equal_rank() -> None:
     patterns = ("a*", "ab*", "abc")
     found = routes(*({"schema-pattern": pattern, "target-schema": "x"} for pattern in patterns))
     with pytest.raises(ConfigError, match=r"routes=a\*/, ab\*/"):
         found.database("abc")
 
 
-def test_rules_are_true_when_there_is_one() -> None:
+def test_routes_are_truthy_if_there_is_a_rule() -> None:
     assert bool(routes({"schema-pattern": "s", "target-schema": "a"})) is True
     assert bool(routes()) is False
 
 
-def test_the_source_is_the_feeders_or_else_the_replication() -> None:  # S4-03
+def test_extracted_source_is_the_feeders_or_the_replication() -> None:  # S4-03
     rule = {"schema-pattern": "s*", "target-schema": "all",
             "extract-source": {"source-regexp": "^(.*)-[0-9]$", "target-column": "c_source"}}  # fmt: skip
     found = routes(rule, source="replica-7")
@@ -90,7 +90,7 @@ def test_the_source_is_the_feeders_or_else_the_replication() -> None:  # S4-03
     assert [e.value for e in found.extracted("s1", "t", "other")] == [""]
 
 
-def test_a_rule_with_a_group_gives_names_back_where_no_other_rule_is() -> None:  # S4-05
+def test_rule_with_a_group_applies_only_without_other_rules() -> None:  # S4-05
     found = routes(
         {"schema-pattern": "~^(?:a|b)_(.*)$", "target-schema": "{1}"},
         {"schema-pattern": "a_x", "target-schema": "x_of_a"},

@@ -1,4 +1,4 @@
-"""What all rules of a replication say together of a table: kept or not, its name at the target, its changes."""
+"""All rules of a replication together: whether a table is replicated, its name at the target, and its changes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def rules(**config: Any) -> Rules:
 
 
 def dropped(*events: str) -> Rules:
-    """Rules whose event filter leaves out these changes of s.t."""
+    """Rules whose event filter drops these changes of s.t."""
     rule = {"schema-pattern": "s", "table-pattern": "t", "events": list(events), "action": "Ignore"}
     return rules(filters=[rule])
 
 
-def test_names_at_the_target_are_those_of_routes_and_only_of_what_is_kept() -> None:
+def test_routes_apply_only_to_replicated_tables() -> None:
     route = {"schema-pattern": "s", "table-pattern": "t", "target-schema": "x", "target-table": "y"}
     found = rules(filter={"ignore-table": [{"db-name": "s", "tbl-name": "gone"}]}, routes=[route])
     assert found.route(KEYED) == ("x", "y")
@@ -39,12 +39,12 @@ def test_names_at_the_target_are_those_of_routes_and_only_of_what_is_kept() -> N
     assert (found.keeps("s", "t"), found.keeps("s", "gone")) == (True, False)
 
 
-def test_dms_lists_are_taken_where_they_are_configured() -> None:
+def test_block_allow_list_is_used_if_configured() -> None:
     found = rules(block_allow_list={"do-dbs": ["s"]})
     assert (found.keeps("s", "t"), found.keeps("d", "t")) == (True, False)
 
 
-def test_marks_and_the_opposite_replications_own_tables_stay_here_in_any_case_of_letters() -> None:
+def test_mark_and_opposite_checkpoint_tables_are_not_replicated() -> None:
     found = rules(loopback=BOTH_WAYS, target={"host": "h", "checkpoint-schema": "own"})
     assert found.marks is not None
     assert found.copies_ddl is False
@@ -56,11 +56,11 @@ def test_marks_and_the_opposite_replications_own_tables_stay_here_in_any_case_of
     }  # fmt: skip
 
 
-def test_without_a_target_the_opposite_keeps_its_position_in_the_usual_database() -> None:
+def test_without_a_target_the_default_checkpoint_database_is_used() -> None:
     assert not rules(loopback=BOTH_WAYS).keeps("tidb_binlog", "checkpoint")
 
 
-def test_without_loopback_control_nothing_is_a_mark() -> None:
+def test_without_loopback_control_there_is_no_mark_table() -> None:
     found = rules(target={"host": "h", "checkpoint-schema": "own"})
     assert (found.marks, found.own_schema, found.copies_ddl) == (None, "", True)
     assert found.keeps("own", "t")
@@ -76,7 +76,7 @@ def test_without_loopback_control_nothing_is_a_mark() -> None:
         (["all dml"], set()),
     ],
 )
-def test_kinds_are_what_the_event_filter_lets_through(events: list[str], left: set[str]) -> None:
+def test_kinds_are_those_that_the_event_filter_passes(events: list[str], left: set[str]) -> None:
     found = dropped(*events) if events else rules()
     assert found.kinds(KEYED) == left
 
@@ -84,18 +84,18 @@ def test_kinds_are_what_the_event_filter_lets_through(events: list[str], left: s
 @pytest.mark.parametrize(
     ("events", "words"), [(["update"], "drops update of"), (["update", "delete"], "drops delete and update of")]
 )
-def test_rows_left_behind_need_consent_where_another_unique_key_may_hit_them(events: list[str], words: str) -> None:
+def test_rows_left_behind_need_consent_with_several_unique_keys(events: list[str], words: str) -> None:
     # R-14
     with pytest.raises(ConfigError, match=f"{words} a table with more than one unique key") as refused:
         dropped(*events).kinds(TWO_KEYS)
     assert refused.value.where == {"table": "s.t"}
     dropped(*events).kinds(KEYED)
-    # What was never copied leaves nothing behind, and nothing at all is left where no change passes.
+    # Rows that were never copied cannot stay behind, and no rows exist if no change passes.
     dropped("insert").kinds(TWO_KEYS)
     dropped("all dml").kinds(TWO_KEYS)
 
 
-def test_an_expression_that_drops_rows_counts_as_the_event_does() -> None:
+def test_dropping_by_expression_counts_like_dropping_by_event() -> None:
     def by(**expression: str) -> Rules:
         return rules(expression_filter=[{"schema": "s", "table": "t", **expression}])
 
@@ -115,7 +115,7 @@ def test_an_expression_that_drops_rows_counts_as_the_event_does() -> None:
         (["insert", "update"], "drops insert and update of a table without a key and lets delete through"),
     ],
 )
-def test_rows_without_a_key_are_changed_only_where_they_were_copied(events: list[str], words: str) -> None:  # S4-04
+def test_keyless_rows_must_be_copied_before_they_change(events: list[str], words: str) -> None:  # S4-04
     with pytest.raises(ConfigError, match=words) as refused:
         dropped(*events).kinds(KEYLESS)
     assert refused.value.where == {"table": "s.t"}
@@ -123,18 +123,18 @@ def test_rows_without_a_key_are_changed_only_where_they_were_copied(events: list
 
 
 @pytest.mark.parametrize("events", [["delete"], ["update", "delete"], ["all dml"]])
-def test_rows_without_a_key_may_only_be_added(events: list[str]) -> None:
+def test_keyless_tables_may_replicate_only_inserts(events: list[str]) -> None:
     assert "delete" not in dropped(*events).kinds(KEYLESS)
 
 
-def test_a_view_without_a_key_has_no_rows_to_miss() -> None:
+def test_view_without_a_key_is_accepted() -> None:
     view = table("t", col("v"), db="s", view={"view_select": "select 1"})
     assert isinstance(view, TableDef)
     assert view.kind == "view"
     dropped("insert").kinds(view)
 
 
-def test_a_ddl_cannot_be_left_out_and_replaced() -> None:
+def test_ddl_cannot_be_both_ignored_and_replaced() -> None:
     statements = {"12": "alter table s.t add c int", "13": "create table s.a (b int)"}
     replacement = [{"commit-ts": commit_ts, "sql": sql} for commit_ts, sql in statements.items()]
     with pytest.raises(ConfigError, match=r"left out by filter.ignore-txn-commit-ts and replaced") as refused:
@@ -144,7 +144,7 @@ def test_a_ddl_cannot_be_left_out_and_replaced() -> None:
 
 
 @pytest.mark.parametrize(("new_collation", "is_dropped"), [(True, True), (False, False)])
-def test_expressions_compare_texts_as_the_source_does(new_collation: bool, is_dropped: bool) -> None:
+def test_expressions_compare_texts_like_the_source(new_collation: bool, is_dropped: bool) -> None:
     text = col("v", t.VARCHAR, flen=10, collate="utf8mb4_general_ci")
     drop = {"schema": "s", "table": "t", "delete-value-expr": "v = 'A'"}
     found = rules(source={"new-collation": new_collation}, expression_filter=[drop])

@@ -20,7 +20,7 @@ def test_system_schemas_are_left_out_by_default_in_any_case() -> None:
     assert not keeps("information_schema", "tables")
 
 
-def test_a_do_list_admits_by_database_or_by_table() -> None:
+def test_do_lists_select_by_database_or_table() -> None:
     keeps = rule(replicate_do_db=["a"], replicate_do_table=[{"db-name": "b", "tbl-name": "t1"}]).keeps
     assert keeps("a", "x")
     assert keeps("b", "t1")
@@ -28,13 +28,13 @@ def test_a_do_list_admits_by_database_or_by_table() -> None:
     assert not keeps("c", "t1")
 
 
-def test_the_ignore_lists_win_over_the_do_lists() -> None:
+def test_ignore_lists_have_priority_over_do_lists() -> None:
     keeps = rule(replicate_do_db=["a"], ignore_table=[{"db-name": "a", "tbl-name": "log"}]).keeps
     assert keeps("a", "x")
     assert not keeps("A", "LOG")
 
 
-def test_a_tilde_searches_anywhere_and_plain_text_is_anchored_with_a_dot_as_wildcard() -> None:
+def test_tilde_patterns_search_and_plain_patterns_are_anchored() -> None:
     keeps = rule(ignore_schemas="~^tmp,log.").keeps
     assert not keeps("tmp_1", "t")
     assert not keeps("log1", "t")
@@ -42,12 +42,12 @@ def test_a_tilde_searches_anywhere_and_plain_text_is_anchored_with_a_dot_as_wild
     assert keeps("xtmp", "t")
 
 
-def test_a_bad_expression_is_named() -> None:
+def test_invalid_pattern_error_names_it() -> None:
     with pytest.raises(ConfigError, match=r"filter=~\["):
         rule(ignore_schemas="~[")
 
 
-def test_one_do_list_alone_shuts_out_the_rest() -> None:
+def test_single_do_list_excludes_everything_else() -> None:
     by_database = rule(replicate_do_db=["a"]).keeps
     assert (by_database("a", "x"), by_database("b", "x")) == (True, False)
     by_table = rule(replicate_do_table=[{"db-name": "b", "tbl-name": "t1"}]).keeps

@@ -126,5 +126,5 @@ def test_only_landed_ranges_can_be_sent_again(make: Make) -> None:
             emit(fed.ctx, FEED, lo, hi, Destination())
     with pytest.raises(ConfigError, match="no such feed"):
         emit(fed.ctx, "other", landed.lo, landed.hi, Destination())
-    with pytest.raises(ConfigError, match="must have"):
+    with pytest.raises(ConfigError, match="must contain"):
         emit(fed.ctx, FEED, landed.lo, landed.hi, Destination("fixed"))

@@ -1,4 +1,4 @@
-"""What counts the keys of a batch: whole only where each of them is there, as a list or as ranges."""
+"""Queries that count the keys of a batch, by a list or by ranges: the count is full only if every key exists."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def texts(*numbers: int) -> list[str]:
     return [str(number) for number in numbers]
 
 
-def test_numbers_without_a_gap_are_ranges() -> None:
+def test_consecutive_numbers_are_counted_by_ranges() -> None:
     numbers = texts(*range(100, 110), 7, *range(-3, 3))
     found = "`id` BETWEEN -3 AND 2 OR `id` BETWEEN 7 AND 7 OR `id` BETWEEN 100 AND 109"
-    # As many bytes as the list has, at most: what a packet takes was cut by that.
+    # The ranges have at most as many bytes as the list, because batches were cut by the size of the list.
     assert condition(NUMBERED, numbers) == f"`id` IN ({','.join(numbers)})"
     many = texts(*range(100, 200), 7, *range(-3, 3))
     assert condition(NUMBERED, many) == found.replace("109", "199")
@@ -55,7 +55,7 @@ def test_numbers_without_a_gap_are_ranges() -> None:
     ],
     ids=["another type is accepted", "gaps", "one", "beyond 63 bits", "two columns", "texts"],
 )
-def test_other_keys_are_listed(table_def: TableDef, columns: list[list[str]], alike: bool) -> None:
+def test_other_keys_are_counted_by_a_list(table_def: TableDef, columns: list[list[str]], alike: bool) -> None:
     found = condition(table_def, *columns, alike=alike)
     assert " IN (" in found
     assert "BETWEEN" not in found
@@ -63,7 +63,7 @@ def test_other_keys_are_listed(table_def: TableDef, columns: list[list[str]], al
 
 
 @pytest.mark.mariadb
-def test_a_count_is_whole_only_where_every_key_is_there(empty_server: MariaDb) -> None:
+def test_count_is_full_only_if_every_key_exists(empty_server: MariaDb) -> None:
     execute(empty_server, "CREATE DATABASE d", "CREATE TABLE d.numbered (id BIGINT PRIMARY KEY)")
     ranged = 0
     for seed in range(30):

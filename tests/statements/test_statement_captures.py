@@ -1,4 +1,5 @@
-"""Every row that TiDB held at the end of the `keys` capture, through our text into the target and back, is the same."""
+"""Every row that TiDB had at the end of the `keys` capture is the same after writing it to the target and reading
+it."""
 
 from __future__ import annotations
 
@@ -26,12 +27,12 @@ KEYS = Path(__file__).resolve().parents[1] / "captures" / "keys"
 
 
 def canonical(value: Any) -> str | None:
-    """A value of states.jsonl as the canonical text."""
+    """A value of states.jsonl as canonical text."""
     return value["hex"].upper() if isinstance(value, dict) else value
 
 
 def create_tables(session: Session, jobs: list[DdlJob], dialect: Dialect) -> SchemaState:
-    """Run the history's own DDL texts; the schema at the end."""
+    """Run the DDL texts of the history and return the schema at the end."""
     logged = [WindowDdl(job.finished_ts, job.start_ts, job.id, 5, job.query) for job in jobs]
     placed = [(job.finished_ts, job) for job in jobs]
     for row in plan_ddls(SchemaState(), logged, placed, Rules()):
@@ -74,7 +75,7 @@ def shown(column: ColumnInfo) -> str:
 
 
 @pytest.mark.mariadb
-def test_rows_of_all_kinds_of_keys_come_back_as_they_were(empty_server: MariaDb) -> None:
+def test_rows_with_all_kinds_of_keys_round_trip(empty_server: MariaDb) -> None:
     # S0-22
     capture = Capture(KEYS)
     target = target_of(empty_server)

@@ -1,4 +1,4 @@
-"""Chunks of net changes: the same whoever cuts, however the rows lie, as counting row by row finds them."""
+"""Chunks of net changes: the same for every caller and every order of rows, and equal to counting row by row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMITS = BatchLimits(rows=7)
 
 
 def counted_by_row(rows: pa.Table) -> list[dict[str, Any]]:
-    """What `total` gives, one row after the other."""
+    """The sizes, counted one row after the other."""
     found: dict[tuple[Any, ...], Counter[str]] = {}
     beginnings = pa.table({"key": [key.as_py().encode()[:-4] for key in rows["key"]]})
     for row, mixed in zip(rows.to_pylist(), row_hashes(beginnings, ["key"]).tolist(), strict=True):
@@ -43,14 +43,14 @@ def counted_by_row(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", seeds(20))
-def test_sizes_are_those_of_counting_row_by_row(seed: int) -> None:
+def test_sizes_equal_counting_row_by_row(seed: int) -> None:
     draw = Random(seed)
     rows = changes(draw, draw.choice([1, 2, 300]))
     assert chunks.sum_sizes(measure_sizes(add_chunk_keys(rows))) == counted_by_row(rows)
 
 
 @pytest.mark.parametrize("seed", seeds(20))
-def test_chunks_are_the_same_however_the_rows_are_shared(
+def test_chunks_do_not_depend_on_how_rows_are_distributed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R-18 R-62
     monkeypatch.setattr(chunks, "CHUNK_ROWS", 20)
@@ -80,7 +80,7 @@ def _chunk_key(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in chunks.CHUNK_KEY)
 
 
-def test_numbers_of_batches_of_a_phase_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_numbers_of_a_phase_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "CHUNK_ROWS", 20)
     found = cut_chunks(chunks.sum_sizes(measure_sizes(add_chunk_keys(changes(Random(1), 400)))), LIMITS)
     for before, chunk in itertools.pairwise(found):
@@ -88,8 +88,8 @@ def test_numbers_of_batches_of_a_phase_never_meet(monkeypatch: pytest.MonkeyPatc
         assert chunk.first_batch == (before.last_batch + 1 if follows else 0)
 
 
-def test_neighbours_are_in_one_bucket_and_all_are_spread() -> None:
-    # A bucket is the least that one call holds: a hundred rows of one beginning, however large they are.
+def test_neighbouring_keys_share_a_bucket_and_buckets_are_balanced() -> None:
+    # A bucket is the smallest unit of a call: a hundred rows whose keys have the same beginning, of any size.
     numbers = [f'["{number}"]' for number in range(100_000, 164_000)]
     rows = changes(Random(1), 1).take(pa.array([0] * len(numbers)))
     buckets = add_chunk_keys(rows.set_column(rows.column_names.index("key"), "key", pa.array(numbers)))[

@@ -1,7 +1,7 @@
-"""INSERT … ON DUPLICATE KEY UPDATE leaves the same table as REPLACE where the identity is the only unique key.
+"""INSERT … ON DUPLICATE KEY UPDATE gives the same table as REPLACE if the identity is the only unique key.
 
-Both forms run over the same random rows, twice: columns with defaults that the statement overrides, columns
-that would change by themselves, stored and virtual generated ones, keys that a collation takes for equal.
+Both forms run twice over the same random rows, with columns whose defaults the statement overrides, columns that would
+change by themselves, stored and virtual generated columns, and keys that a collation treats as equal.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ ROW = st.fixed_dictionaries(
 
 @pytest.fixture
 def link(server: MariaDb) -> Iterator[pymysql.Connection[Any]]:
-    """A connection as finalize has it, and four tables: each form by one column and by two."""
+    """A connection like finalize's, and four tables: for each form one with a key of one column and one of two."""
     execute(server, "DROP DATABASE IF EXISTS d", "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
     for name, key in (("one", "k"), ("two", "k, n")):
         for form in ("safe", "plain"):
@@ -76,7 +76,7 @@ def link(server: MariaDb) -> Iterator[pymysql.Connection[Any]]:
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(before=st.lists(ROW, max_size=4), after=st.lists(ROW, max_size=6), two=st.booleans(), size=st.integers(1, 4))
-def test_both_forms_leave_the_same_rows(
+def test_both_forms_give_the_same_rows(
     link: pymysql.Connection[Any], before: list[Any], after: list[Any], two: bool, size: int
 ) -> None:
     # S4-37, S4-43, R-12: byte for byte, first and second time

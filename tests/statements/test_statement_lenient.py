@@ -1,4 +1,4 @@
-"""The error value of an ENUM, which a strict session refuses, reaches the target and nothing else becomes lenient."""
+"""The error value of an ENUM, which a strict session refuses, reaches the target; other statements stay strict."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_rows_of_a_table_without_a_key(session: Session) -> None:
     assert session.rows("SELECT e + 0 FROM app.odd") == [(0.0,)]
 
 
-def test_mysql_and_tidb_say_it_by_a_hint() -> None:
+def test_mysql_and_tidb_use_a_hint() -> None:
     [batch] = TableStatements(KEYED, 0, dialect="mysql").render_writes(rows(KEYED, ("1", "", "x")))
     assert batch.sql[0].startswith("REPLACE /*+ SET_VAR(sql_mode = 'NO_AUTO_VALUE_ON_ZERO")
 
 
-def test_an_element_without_a_name_is_not_an_error_value() -> None:
+def test_empty_element_is_not_an_error_value() -> None:
     named = table("odd", col("id", not_null=True), col("e", t.ENUM, elems=("a", "")), keys=(primary("id"),))
     [batch] = TableStatements(named, 0).render_writes(rows(named, ("1", "")))
     assert batch.sql[0].startswith("REPLACE INTO")
@@ -84,7 +84,7 @@ def test_an_element_without_a_name_is_not_an_error_value() -> None:
 
 @pytest.mark.parametrize("multiple", [False, True])
 @pytest.mark.parametrize("safe", [False, True])
-def test_mode_ordered_goes_on_at_error_values(session: Session, multiple: bool, safe: bool) -> None:  # issue 13.13
+def test_mode_ordered_continues_at_error_values(session: Session, multiple: bool, safe: bool) -> None:  # issue 13.13
     session.execute("CREATE TABLE app.odd (id INT PRIMARY KEY, e ENUM('a', 'b'), v VARCHAR(3))")
     keyed, changed = (RowForms(KEYED, dialect_of(session)), ChangeKeys(KEYED, dialect_of(session))), []
     ops = [(None, ("1", "", "x")), (None, ("2", "", "y")), (None, ("3", "a", "z")),
@@ -100,7 +100,7 @@ def test_mode_ordered_goes_on_at_error_values(session: Session, multiple: bool, 
         assert table_of_statement(statement.text) == ("app", "odd")
         session.execute(statement.text)
     assert session.rows("SELECT id, e + 0 FROM app.odd ORDER BY id") == [(1, 2.0), (9, 0.0)]
-    # A row that is cut must fail, beside one that a strict session refuses, too.
+    # A row that would be cut must fail, even next to a row that a strict session refuses.
     long = [(None, ("5", "", "x")), (None, ("6", "a", "too long"))]
     events = [RowEvent(20 + n, 0, 0, "insert", None, dict(zip(("id", "e", "v"), row, strict=True)))  # type: ignore[arg-type]
               for n, (_, row) in enumerate(long)]  # fmt: skip

@@ -1,4 +1,5 @@
-"""Literals: plain and column-wise give the same text, and the target reads it as the value that the source held."""
+"""Literals: the plain and the column-wise functions give the same text, and the target reads it as the source's
+value."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def strategy(column: ColumnInfo) -> st.SearchStrategy[str | None]:
 @pytest.mark.parametrize("name", COLUMNS)
 @settings(max_examples=examples(30), deadline=None)
 @given(data=st.data())
-def test_columns_give_the_text_of_the_plain_functions(name: str, data: st.DataObject) -> None:
+def test_column_literals_equal_plain_literals(name: str, data: st.DataObject) -> None:
     column = COLUMNS[name]
     values = data.draw(st.lists(strategy(column), max_size=8))
     array, kind = pa.array(values, pa.large_string()), literal_kind(column)
@@ -92,7 +93,7 @@ def test_literals(name: str, value: str | None, literal: str) -> None:
     assert value_literal(value, literal_kind(COLUMNS[name])) == literal
 
 
-def test_a_float_is_found_by_its_widened_value() -> None:
+def test_float_is_matched_by_its_widened_value() -> None:
     # hazards R-44
     assert widen_float("1.1") == "1.100000023841858e0"
     assert match_literal("1.1", LiteralKind.DOUBLE) == "1.1e0"
@@ -106,7 +107,7 @@ def test_tuples() -> None:
 @pytest.mark.mariadb
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=ONE_SERVER)
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs",)), max_size=30), min_size=1, max_size=20))
-def test_the_target_reads_quoted_text_back(server: MariaDb, texts: list[str]) -> None:
+def test_target_reads_quoted_text_back(server: MariaDb, texts: list[str]) -> None:
     shown = rows(server, "SELECT " + ", ".join(f"HEX({quote(text)})" for text in texts))
     assert list(shown[0]) == [text.encode().hex().upper() for text in texts]
 
@@ -115,7 +116,7 @@ def test_the_target_reads_quoted_text_back(server: MariaDb, texts: list[str]) ->
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=ONE_SERVER)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=20))
 @example([3.4028234663852886e38, -3.4028234663852886e38, 1.401298464324817e-45])
-def test_the_target_keeps_and_finds_every_float(server: MariaDb, numbers: list[float]) -> None:
+def test_target_stores_and_matches_every_float(server: MariaDb, numbers: list[float]) -> None:
     # hazards R-44: what was written is matched, for FLOAT and for DOUBLE
     texts = [float_text(number) for number in numbers]
     execute(server, "CREATE DATABASE IF NOT EXISTS lit", "DROP TABLE IF EXISTS lit.f")

@@ -1,4 +1,4 @@
-"""Images that are maps as columns: the same as asking each map for each name."""
+"""Reading columns from images that are maps equals looking up each name in each map."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def looked_up(images: pa.Array, names: tuple[str, ...]) -> dict[str, list[str | 
 
 
 @pytest.mark.parametrize("seed", seeds(400))
-def test_columns_are_those_of_a_lookup(seed: int) -> None:
+def test_columns_equal_a_lookup(seed: int) -> None:
     images = drawn(Random(seed))
     wanted = (*NAMES, "of none")
     found = images_from_maps(images, wanted)
@@ -53,7 +53,7 @@ def test_columns_are_those_of_a_lookup(seed: int) -> None:
     assert {str(values.type) for values in found.values()} == {"string"}
 
 
-def test_images_of_one_definition_are_cut_and_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_of_one_definition_are_sliced(monkeypatch: pytest.MonkeyPatch) -> None:
     full = pa.array([[("id", "1"), ("a", None)], None, [("id", "2"), ("a", "x")]] * 50, MAPS)[1:140]
     expected = looked_up(full, ("a", "id"))
     monkeypatch.delattr(pc, "index_in")
@@ -61,7 +61,7 @@ def test_images_of_one_definition_are_cut_and_not_looked_up(monkeypatch: pytest.
     assert {name: values.to_pylist() for name, values in found.items()} == expected
 
 
-def test_no_map_has_no_values() -> None:
+def test_no_maps_give_no_values() -> None:
     for images in (pa.array([], MAPS), pa.nulls(3, MAPS), pa.array([[], []], MAPS)):
         assert images_from_maps(images, ("a",))["a"].to_pylist() == [None] * len(images)
 
@@ -71,8 +71,8 @@ TEXT_MAPS = st.one_of(st.none(), st.dictionaries(st.sampled_from("abcä"), st.on
 
 @settings(deadline=None)
 @given(st.lists(TEXT_MAPS, max_size=12), st.data())
-def test_some_rows_and_those_hidden_behind_null(maps: list[dict[str, str | None] | None], data: st.DataObject) -> None:
-    # The slice of a longer array, whose rows that are NULL have entries all the same.
+def test_selected_rows_and_entries_behind_null(maps: list[dict[str, str | None] | None], data: st.DataObject) -> None:
+    # A slice of a longer array whose NULL rows still have entries.
     whole = pa.array([[("a", "x")], *(None if m is None else list(m.items()) for m in maps), [("b", "y")]], MAPS)
     hidden = pa.array([data.draw(st.booleans()) for _ in whole])
     filled = pa.MapArray.from_arrays(whole.offsets, whole.keys, whole.items)
@@ -88,7 +88,7 @@ def test_some_rows_and_those_hidden_behind_null(maps: list[dict[str, str | None]
 
 
 def _hidden(maps: pa.MapArray, where: pa.Array) -> pa.MapArray:
-    """`maps` with NULL where it is said, the entries left as they are."""
+    """`maps` with the given rows set to NULL, while their entries stay."""
     valid = pc.invert(where).buffers()[1]
     return pa.Array.from_buffers(maps.type, len(maps), [valid, maps.buffers()[1]], children=[_entries(maps)])
 

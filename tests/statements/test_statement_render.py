@@ -1,4 +1,4 @@
-"""Batches: their text (golden files), their bounds, and what the target makes of them."""
+"""Batches: their text (golden files), their bounds, and their effect on the target."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_text_of_batches(name: str) -> None:
 
 
 def test_text_outside_safe_mode() -> None:
-    # S4-37, R-59: no REPLACE where the identity is the only unique key; elsewhere it stays
+    # S4-37, R-59: no REPLACE if the identity is the only unique key; otherwise REPLACE
     given = images(ORDERS, ORDER_ROWS)
     text = golden_text(TableStatements(ORDERS, 3, plain=True).render_writes(given))
     assert text == (GOLDEN / "orders_plain.sql").read_text(encoding="utf-8")
@@ -100,13 +100,13 @@ def test_batches_are_bounded_by_rows_and_by_bytes() -> None:
     by_bytes = list(TableStatements(ORDERS, 0, limits=BatchLimits(300, 4000)).render_writes(many))
     assert sum(b.rows for b in by_bytes) == 1000
     assert max(len(b.sql[0]) for b in by_bytes) < 4300
-    # one row that is larger than the bound still travels
+    # one row that is larger than the bound is still sent
     smallest = TableStatements(ORDERS, 0, limits=BatchLimits(bytes=1))
     assert [b.rows for b in smallest.render_writes(images(ORDERS, ORDER_ROWS))] == [1, 1]
 
 
-def test_a_statement_fits_into_a_packet_and_a_row_that_cannot_is_named() -> None:
-    # R-12: the server would only say that it has gone away
+def test_row_that_exceeds_a_packet_is_refused_by_name() -> None:
+    # R-12: the server would only report that it has gone away
     packet = 1 << 20
     limits = BatchLimits.of(100_000, packet)
     many = images(ORDERS, [{**ORDER_ROWS[0], "id": str(n)} for n in range(20_000)])
@@ -122,7 +122,7 @@ def test_a_statement_fits_into_a_packet_and_a_row_that_cannot_is_named() -> None
 
 
 @pytest.mark.parametrize("write", ["render_image_deletes", "render_inserts"])
-def test_a_row_without_a_key_that_no_packet_holds_is_shown_shortened(write: str) -> None:
+def test_oversized_row_without_a_key_is_shown_shortened(write: str) -> None:
     text = next(c.name for c in HEAP.columns if c.tp in t.STRINGS)
     wide = images(HEAP, [HEAP_ROWS[0], {**HEAP_ROWS[0], text: "x" * (1 << 20)}])
     with pytest.raises(Permanent, match="packets") as caught:
@@ -130,7 +130,7 @@ def test_a_row_without_a_key_that_no_packet_holds_is_shown_shortened(write: str)
     assert len(caught.value.where["key"]) <= 200
 
 
-def test_a_batch_knows_its_place_and_digest() -> None:
+def test_batch_has_its_position_and_digest() -> None:
     out = TableStatements(ORDERS, 4, first_batch=7)
     (batch,) = out.render_writes(images(ORDERS, ORDER_ROWS))
     assert (batch.segment, batch.phase, batch.batch, batch.db, batch.table) == (4, Phase.WRITE, 7, "d", "or`ders")
@@ -138,11 +138,11 @@ def test_a_batch_knows_its_place_and_digest() -> None:
     assert out.next_batch == 8
 
 
-def test_nothing_gives_no_batch() -> None:
+def test_no_rows_give_no_batch() -> None:
     assert list(TableStatements(ORDERS, 0).render_writes(images(ORDERS, []))) == []
 
 
-def test_by_key_needs_a_key_and_all_columns() -> None:
+def test_rendering_by_key_needs_a_key_and_all_columns() -> None:
     with pytest.raises(SchemaError, match="needs a table with a primary or unique key"):
         list(TableStatements(HEAP, 0).render_writes(images(HEAP, HEAP_ROWS)))
     with pytest.raises(SchemaError, match="lacks a column"):
@@ -150,7 +150,7 @@ def test_by_key_needs_a_key_and_all_columns() -> None:
 
 
 def run(server: MariaDb, batches: Iterable[StatementBatch]) -> None:
-    """As finalize does: the statements in order with their affected rows, then the presence check."""
+    """Run batches like finalize: the statements in order, checking affected rows, then the presence check."""
     link = server.connect()
     try:
         with link.cursor() as cursor:
@@ -169,7 +169,7 @@ def run(server: MariaDb, batches: Iterable[StatementBatch]) -> None:
 
 
 @pytest.mark.mariadb
-def test_the_target_takes_replaces_and_deletes_by_key(empty_server: MariaDb) -> None:
+def test_target_accepts_replaces_and_deletes_by_key(empty_server: MariaDb) -> None:
     execute(
         empty_server,
         "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
@@ -184,7 +184,7 @@ def test_the_target_takes_replaces_and_deletes_by_key(empty_server: MariaDb) -> 
                 empty_server,
                 TableStatements(table_def, 0, dialect=empty_server.name).render_writes(images(table_def, values)),
             )
-    # MariaDB keeps no negative zero.
+    # MariaDB does not store a negative zero.
     zero = "0.0" if empty_server.name == "mariadb" else "-0.0"
     shown = rows(empty_server, "SELECT id, c, amount, f, HEX(b), HEX(h), at, double_id FROM d.`or``ders` ORDER BY id")
     assert [tuple(map(str, row)) for row in shown] == [
@@ -198,8 +198,8 @@ def test_the_target_takes_replaces_and_deletes_by_key(empty_server: MariaDb) -> 
 
 
 @pytest.mark.mariadb
-def test_a_key_that_another_batch_took_for_its_own_is_missed(empty_server: MariaDb) -> None:
-    # R-13: the definitions say utf8mb4_bin, the target takes a, A and 'a ' for one; each alone would be found
+def test_key_equal_in_the_collation_of_another_batch_is_missed(empty_server: MariaDb) -> None:
+    # R-13: the definitions say utf8mb4_bin, but the target treats a, A and 'a ' as one key; each alone would be found
     named = table("named", col("k", t.VARCHAR, not_null=True, flen=20), col("v"), keys=(primary("k"),))
     execute(
         empty_server,
@@ -218,8 +218,8 @@ def test_a_key_that_another_batch_took_for_its_own_is_missed(empty_server: Maria
 
 
 @pytest.mark.mariadb
-def test_the_target_deletes_exactly_the_copies_of_an_image(empty_server: MariaDb) -> None:
-    # hazards R-44: FLOAT, JSON in another writing, NULL, and a collation to which a, A and 'a ' are equal
+def test_target_deletes_exactly_the_copies_of_an_image(empty_server: MariaDb) -> None:
+    # hazards R-44: FLOAT, JSON in another spelling, NULL, and a collation in which a, A and 'a ' are equal
     execute(
         empty_server,
         "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
@@ -237,8 +237,8 @@ def test_the_target_deletes_exactly_the_copies_of_an_image(empty_server: MariaDb
 
 
 @pytest.mark.servers("mariadb")
-def test_json_too_deep_for_mariadbs_functions_is_held_and_found(empty_server: MariaDb) -> None:
-    # S0-22: its check of JSON columns takes 31 levels; the source had checked the value
+def test_json_too_deep_for_mariadbs_functions_is_stored_and_matched(empty_server: MariaDb) -> None:
+    # S0-22: MariaDB's check of JSON columns accepts 31 levels; the source had checked the value
     execute(
         empty_server,
         "CREATE DATABASE d CHARACTER SET utf8mb4",

@@ -1,4 +1,4 @@
-"""The wire: fields, numbers and bytes are the originals'."""
+"""Wire messages: fields, numbers and bytes equal the originals'."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMMIT = hexed("08 01 10 81 80 80 c8 d0 07 18 82 80 a0 ce d0 07 22 02 6b 31 38 0
 FAKE = hexed("08 02 10 82 80 a0 ce d0 07 18 82 80 a0 ce d0 07 38 00 40 00")
 
 
-def test_built_binlogs_equal_the_vectors_bit_for_bit() -> None:  # S0-13
+def test_built_binlogs_equal_the_vectors_byte_for_byte() -> None:  # S0-13
     prewrite = build.prewrite(262144000001, b"k1", hexed(PREWRITE_VALUE))
     assert prewrite.SerializeToString() == PREWRITE
     assert build.commit(prewrite, 262157107202).SerializeToString() == COMMIT
@@ -33,7 +33,7 @@ def test_built_binlogs_equal_the_vectors_bit_for_bit() -> None:  # S0-13
 
 
 @pytest.mark.parametrize("data", [PREWRITE, COMMIT, FAKE], ids=["prewrite", "commit", "fake"])
-def test_the_vectors_survive_a_round_trip(data: bytes) -> None:  # S0-13
+def test_vectors_round_trip(data: bytes) -> None:  # S0-13
     assert binlog_pb2.Binlog.FromString(data).SerializeToString() == data
 
 
@@ -57,7 +57,7 @@ def test_recorded_messages_parse_and_serialise_byte_for_byte(path: Path) -> None
         assert binlog_pb2.Binlog.FromString(payload).SerializeToString() == payload
 
 
-def test_there_are_samples() -> None:
+def test_recorded_samples_exist() -> None:
     assert len(SAMPLE_FILES) >= 30
 
 
@@ -103,22 +103,22 @@ def test_prewrite_value_has_the_published_fields() -> None:  # S0-19
     }
 
 
-def test_the_services_have_the_originals_paths() -> None:  # S0-46 S0-53
+def test_services_have_the_original_paths() -> None:  # S0-46 S0-53
     pump = pump_pb2.DESCRIPTOR.services_by_name["Pump"]
     assert pump.full_name == "binlog.Pump"
     assert [method.name for method in pump.methods] == ["WriteBinlog", "PullBinlogs"]
     assert cistern_pb2.DESCRIPTOR.services_by_name["Cistern"].full_name == "binlog.Cistern"
 
 
-def test_an_unknown_field_is_kept() -> None:  # S1-03
+def test_unknown_field_is_preserved() -> None:  # S1-03
     data = PREWRITE + bytes([99 << 3 & 0x7F | 0x80, 99 << 3 >> 7, 7])
     message = binlog_pb2.Binlog.FromString(data)
     assert [field.field_number for field in UnknownFieldSet(message)] == [99]
     assert message.SerializeToString() == data
 
 
-def test_a_payload_of_the_published_fields_alone_is_complete() -> None:  # S1-03
-    # A writer that knows nothing of ddl_job_id and ddl_schema_state, the last four bytes.
+def test_payload_with_only_the_published_fields_is_complete() -> None:  # S1-03
+    # The writer does not know ddl_job_id and ddl_schema_state, the last four bytes.
     bare = binlog_pb2.Binlog.FromString(PREWRITE[:-4])
     assert (bare.ddl_job_id, bare.ddl_schema_state) == (0, 0)
     assert build.commit(bare, 262157107202).SerializeToString() == COMMIT

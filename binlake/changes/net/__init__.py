@@ -1,4 +1,4 @@
-"""Net change: the result of a run of row changes for each key, and why its order no longer matters."""
+"""Net change: the result of a run of row changes for each key, and the proof that its order no longer matters."""
 
 from binlake.changes.net.event import RowEvent, row_key
 from binlake.changes.net.net import NetChange, net_changes

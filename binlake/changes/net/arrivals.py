@@ -1,4 +1,4 @@
-"""Keys of a shared target inside a window: which source table had them before each change, and which are new (S4-03).
+"""Keys of a shared target in a window: which source table had them before each change, and which are new (S4-03).
 
 The changes of each key are examined in order, over all segments in which the table has the same identity.
 """
@@ -16,7 +16,7 @@ from binlake.changes.net.runs import start_runs
 from binlake.window.definitions import Cell
 
 History = tuple[str, str, tuple[str, ...]]
-"""Database, table, columns of the identity: what has its keys in common."""
+"""Database, table, columns of the identity. Changes with the same history share their keys."""
 
 STEPS = pa.schema(
     [
@@ -31,7 +31,7 @@ STEPS = pa.schema(
         ("table_id", pa.int64()),
     ]
 )
-"""One change of a key: whether it leaves a row, whether that row is new, and which table of the source made it."""
+"""One change of a key: whether the row exists after it, whether the row is new, and which source table made it."""
 ARRIVALS = pa.schema(
     [
         ("history", pa.int32()),
@@ -43,7 +43,8 @@ ARRIVALS = pa.schema(
         ("other_commit_ts", pa.int64()),
     ]
 )
-"""A key whose first change adds its row; with `other_source`: a key that this table writes while that one has it."""
+"""A key whose first change adds its row. With `other_source`: a key that `source` writes while `other_source` has
+it."""
 
 
 def number_histories(cells: Sequence[Cell]) -> dict[History, int]:
@@ -63,9 +64,9 @@ def key_steps(batch: pa.RecordBatch, cells: Sequence[Cell], numbers: Mapping[His
             pa.scalar(numbers[rows_of_cell.cell.db, rows_of_cell.cell.table, rows_of_cell.cell.columns], pa.int32()),
             len(runs),
         )
-        places = [pa.array(column, pa.int64()) for column in runs.first.columns]
+        positions = [pa.array(column, pa.int64()) for column in runs.first.columns]
         flags = [pa.array(runs.is_there), pa.array(events.comes), runs.writers.names.take(pa.array(runs.writers.least))]
-        columns = [history, runs.keys, *places, *flags, pa.array(runs.writers.least_id)]
+        columns = [history, runs.keys, *positions, *flags, pa.array(runs.writers.least_id)]
         parts.append(pa.Table.from_arrays(columns, schema=STEPS))
     return pa.concat_tables([STEPS.empty_table(), *parts])
 
@@ -78,12 +79,12 @@ def find_arrivals(steps: pa.Table) -> pa.Table:
     columns = [np.asarray(steps[name]) for name in ("seq", "start_ts", "commit_ts")]
     history, table_id = np.asarray(steps["history"]), np.asarray(steps["table_id"])
     order = np.lexsort((*columns, keys, history))
-    here, before = order[1:], order[:-1]
-    same = (history[here] == history[before]) & (keys[here] == keys[before])
-    occupied = same & np.asarray(steps["is_there"])[before]
-    clash = occupied & (source[here] != source[before]) & (table_id[here] != table_id[before])
+    later, earlier = order[1:], order[:-1]
+    same = (history[later] == history[earlier]) & (keys[later] == keys[earlier])
+    occupied = same & np.asarray(steps["is_there"])[earlier]
+    clash = occupied & (source[later] != source[earlier]) & (table_id[later] != table_id[earlier])
     first = np.append(True, ~same)[: len(order)] & np.asarray(steps["comes"])[order]
-    clashing = np.append(-1, np.where(clash, before, -1))[: len(order)]
+    clashing = np.append(-1, np.where(clash, earlier, -1))[: len(order)]
     at = np.flatnonzero(first | (clashing >= 0))
     return _arrivals_at(steps, order[at], clashing[at])
 

@@ -1,8 +1,8 @@
-"""The net change of many rows as operations on Arrow columns: the rules and the proof are those of `changes.net.net`.
+"""The net change of many rows as operations on Arrow columns; `changes.net.net` has the rules and the proof.
 
-One function for all sizes: the driver calls it for a small window; each of Spark's tasks reduces its rows to one run
-per key, and the runs of a share of the keys are reduced again (`spark_jobs.tables.netchange`). Both ways give the same
-result, except for the order of its rows.
+The same functions serve all sizes. The driver calls them for a small window. For a large one, each Spark task reduces
+its rows to one run per key, and the runs of each share of the keys are reduced again (`spark_jobs.tables.netchange`).
+Both ways give the same result, except for the order of its rows.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ NET = pa.schema(
 def net_changes(
     rows: pa.Table, cells: Sequence[Cell], *, routed: bool = False, strict: Container[Cell] = ()
 ) -> pa.Table:
-    """NET of `rows` (of `mutation`; those of no cell are left out), by first appearance of the key in each cell.
+    """NET of `rows` (of `mutation`; rows outside all cells are left out), by first appearance of the key in each cell.
 
-    op: `delete` and `replace` for keyed rows, `delete` and `insert` of `copies` rows for the others. Raises SchemaError
-    for a key with a NULL; when `routed`, for a key that two tables of the source write (hazards R-15); in the cells of
-    `strict`, for a key whose changes contradict each other (S4-09).
+    op: `delete` and `replace` for keyed rows, `delete` and `insert` of `copies` rows for rows without a key. Raises
+    SchemaError for a key with a NULL; if `routed`, for a key that two source tables write (hazards R-15); in the cells
+    of `strict`, for a key whose changes contradict each other (S4-09).
     """
     parts = [
         net_change_of_runs(
@@ -62,7 +62,7 @@ def net_changes(
 
 
 def net_change_of_runs(runs: Runs, cell: Cell, *, strict: bool) -> pa.Table:
-    """NET of one run per key. Raises SchemaError as `net_changes`."""
+    """NET of one run per key. Raises SchemaError like `net_changes`."""
     if cell.identity == "row":
         return _net_rows(runs, cell)
     _require_one_writer(runs, cell)
@@ -95,14 +95,14 @@ def _choose_text(mask: Bools, text: str, other: str) -> pa.Array:
 
 
 def _make_table(runs: Runs, cell: Cell, op: pa.Array, before: pa.Array, after: pa.Array, copies: Ints) -> pa.Table:
-    place = (pa.scalar(cell.segment, pa.int32()), cell.db, cell.table)
-    segment, db, table, identity = (pa.repeat(value, len(runs)) for value in (*place, cell.identity))
+    cell_name = (pa.scalar(cell.segment, pa.int32()), cell.db, cell.table)
+    segment, db, table, identity = (pa.repeat(value, len(runs)) for value in (*cell_name, cell.identity))
     times = [pa.array(one) for one in (copies, runs.first.commit_ts, runs.last.commit_ts, runs.mutations)]
     return pa.Table.from_arrays([segment, db, table, runs.keys, identity, op, before, after, *times], schema=NET)
 
 
 def _require_one_writer(runs: Runs, cell: Cell) -> None:
-    """No key is written by two tables, as one would undo the other; a renamed table counts once. Raises SchemaError."""
+    """Raise SchemaError if two tables write one key, because one would undo the other. A renamed table counts once."""
     writers = runs.writers
     if writers is None:
         return
@@ -119,7 +119,7 @@ def _require_one_writer(runs: Runs, cell: Cell) -> None:
 
 
 def _require_possible(runs: Runs, cell: Cell) -> None:
-    """The changes of each key agree with its first and last one. Raises SchemaError."""
+    """Raise SchemaError if the changes of a key do not agree with its first and its last change."""
     bad = np.flatnonzero(runs.weight != runs.is_there.astype(np.int64) - runs.was_there)
     if bad.size:
         n = int(bad[0])
@@ -129,7 +129,7 @@ def _require_possible(runs: Runs, cell: Cell) -> None:
 
 
 def batch_of_table(rows: pa.Table) -> pa.RecordBatch:
-    """`rows` as one batch. Raises Permanent where a column is more than one can hold (2 GiB of text)."""
+    """`rows` as one batch. Raises Permanent if a column does not fit into one batch (2 GiB of text)."""
     try:
         batches = rows.combine_chunks().to_batches()
     except pa.ArrowInvalid as error:

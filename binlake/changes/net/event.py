@@ -1,4 +1,4 @@
-"""A row change as it enters compaction: images of canonical text at a position of the total order (invariant 4)."""
+"""A row change as the input of compaction: images of canonical text at a position of the total order (invariant 4)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RowEvent:
         return self.commit_ts, self.start_ts, self.seq
 
     def images(self) -> tuple[Row | None, Row | None]:
-        """(before, after); raises SchemaError when an image that the op needs is missing."""
+        """(before, after); raises SchemaError if the event does not have exactly the images that its op needs."""
         needs = {"insert": (False, True), "update": (True, True), "delete": (True, False)}[self.op]
         if (self.before is not None, self.after is not None) != needs:
             raise SchemaError(
@@ -45,5 +45,5 @@ class RowEvent:
 
 
 def row_key(row: Row, columns: Sequence[str]) -> str:
-    """JSON array of the text of `columns`: unlike joined text, no two keys share it. Raises KeyError."""
+    """JSON array of the texts of `columns`; unlike joined text, it is different for different keys. Raises KeyError."""
     return json.dumps([row[name] for name in columns], ensure_ascii=False, separators=(",", ":"))

@@ -1,6 +1,7 @@
-"""What the row changes of a window do to keys, cell by cell, in columns (`changes.net.net` has the rules).
+"""The effect of a window's row changes on keys, cell by cell, in columns (`changes.net.net` has the rules).
 
-An update that moves its row ends the old key and writes the new one. A row without a key is removed and added whole.
+An update that changes the key removes the row of the old key and writes the new key. An update of a row without a key
+removes the whole row and adds it again.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from binlake.rows.codec.assemble import key_texts
 from binlake.window.definitions import Cell
 
 COLUMNS = (*POSITION, Mutation.DB, Mutation.TABLE, Mutation.BEFORE, Mutation.AFTER)
-"""The columns of `mutation` that the net change is computed from."""
+"""The columns of `mutation` from which the net change is computed."""
 SOURCE = (Mutation.SOURCE_DB, Mutation.SOURCE_TABLE, Mutation.TABLE_ID)
-"""The columns needed in addition where tables of the source share one of the target."""
+"""The additional columns that are needed if several source tables share a target table."""
 
 
 @dataclass(frozen=True)
 class Events:
-    """What the row changes of `cell` do to its keys.
+    """The effect of the row changes of `cell` on its keys.
 
-    By event: its `keys`, `positions` and the number of its row (`rows`); `old` and `new`, the row whose image before
-    (after) it shows, or ABSENT. An event with `ends` removes the row of its key, one with `comes` adds one.
+    Per event: `keys`, `positions` and the number of its row (`rows`); `old` (`new`): the row whose image before (after)
+    the event shows, or ABSENT. An event with `ends` removes the row of its key; an event with `comes` adds one.
     """
 
     cell: Cell
@@ -63,15 +64,15 @@ class CellRows:
 
     def keys(self, images: Images) -> tuple[Ints, pa.Array]:
         """(which of `rows` have an image, their keys). Raises SchemaError for a NULL in a key."""
-        here = np.flatnonzero(images.is_there[self.rows])
-        rows = self.rows[here]
+        present = np.flatnonzero(images.is_there[self.rows])
+        rows = self.rows[present]
         columns = [
             images.texts(images.entries(rows, name), filled)
             for name, filled in zip(self.cell.columns, self.cell.filled, strict=True)
         ]
         if self.cell.identity != "row":
             self._require_values(rows, columns)
-        return here, key_texts(columns)
+        return present, key_texts(columns)
 
     def _require_values(self, rows: Ints, columns: Sequence[pa.Array]) -> None:
         for texts in columns:
@@ -101,7 +102,7 @@ _NAME = attrgetter("db", "table")
 
 
 def rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Ints]]:
-    """((db, table), the numbers of its rows in their order) of all tables in `batch`."""
+    """((db, table), the numbers of its rows in order) of each table in `batch`."""
     names = [pc.dictionary_encode(batch.column(name)) for name in (Mutation.DB, Mutation.TABLE)]
     texts = [column.dictionary.to_pylist() for column in names]
     dbs, tables = (np.asarray(column.indices) for column in names)
@@ -147,7 +148,7 @@ def read_key_events(rows_of_cell: CellRows) -> Events:
 def _find_moved_keys(
     count: int, old: tuple[Ints, pa.Array], new: tuple[Ints, pa.Array]
 ) -> tuple[Ints, pa.Array, Bools]:
-    """(rows whose old key ends, these keys, which of all `count` rows keep their key)."""
+    """(rows that leave their old key, these old keys, which of all `count` rows keep their key)."""
     (old_rows, old_keys), (new_rows, new_keys) = old, new
     keeps_key, at_old, at_new = np.zeros(count, np.bool_), np.full(count, ABSENT), np.full(count, ABSENT)
     at_old[old_rows], at_new[new_rows] = np.arange(len(old_rows)), np.arange(len(new_rows))

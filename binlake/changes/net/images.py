@@ -1,4 +1,4 @@
-"""Images of rows as the Arrow maps of `mutation`: a column's values of many rows, without an object per row."""
+"""Row images as the Arrow maps of `mutation`: read a column's values of many rows without an object per row."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Images:
         return self.maps.items
 
     def entries(self, rows: Ints, name: str) -> Ints:
-        """The number of the entry called `name` in the image of each of `rows`; ABSENT where it has none.
+        """The number of the entry `name` in the image of each of `rows`; ABSENT if the image has none.
 
-        Images of one definition have their columns in the same order; only the others are searched entry by entry.
+        Images of one definition have their columns in the same order; only other images are searched entry by entry.
         """
         starts, sizes = self.starts[rows], self.sizes[rows]
         entries = np.full(len(rows), ABSENT, np.int64)
@@ -51,12 +51,12 @@ class Images:
         if not filled.size:
             return entries
         first = self._names.slice(starts[filled[0]], sizes[filled[0]])
-        place = pc.index(first, name).as_py()
+        position = pc.index(first, name).as_py()
         left = filled
-        if place >= 0:
-            fit = filled[sizes[filled] > place]
-            hit = np.asarray(pc.equal(self._names.take(pa.array(starts[fit] + place)), name))
-            entries[fit[hit]] = starts[fit[hit]] + place
+        if position >= 0:
+            fit = filled[sizes[filled] > position]
+            hit = np.asarray(pc.equal(self._names.take(pa.array(starts[fit] + position)), name))
+            entries[fit[hit]] = starts[fit[hit]] + position
             left = filled[entries[filled] == ABSENT]
         if left.size:
             owners, numbers = _ranges(starts[left], sizes[left])
@@ -65,7 +65,7 @@ class Images:
         return entries
 
     def texts(self, entries: Ints, filled: str | None = None) -> pa.Array:
-        """The texts of `entries`, `filled` for ABSENT ones."""
+        """The texts of `entries`; `filled` for ABSENT ones."""
         missing = entries == ABSENT
         if not missing.any():
             return self._values.take(pa.array(entries))
@@ -83,7 +83,7 @@ class Images:
 
 
 def complete_images(maps: pa.MapArray, names: Sequence[str], filled: Sequence[str | None]) -> pa.MapArray:
-    """`maps` with missing columns of `names` added with the values `filled`; NULL stays NULL."""
+    """Add to `maps` the missing columns of `names` with the values `filled`; NULL stays NULL."""
     images = Images(maps)
     rows = np.arange(len(maps))
     lacking = [np.flatnonzero(images.is_there & (images.entries(rows, name) == ABSENT)) for name in names]

@@ -1,7 +1,7 @@
-"""Which key a row had at the start of a segment: values that only the target has move along with their row.
+"""Find the key that a row had at the start of a segment, so that values of target-only columns move with their row.
 
-Rule: hazards R-12 (moved keys take their old row's values). Only updates that move a key count. A key that is deleted
-and inserted again keeps its values: net changes do not distinguish the two rows, and the values are not lost.
+Rule: hazards R-12 (moved keys take their old row's values). Only updates that change the key count. If a key is deleted
+and inserted again, it keeps its values: net changes do not distinguish the two rows, and the values are not lost.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 
 def trace_origins(moves: Iterable[tuple[str, str]]) -> dict[str, str | None]:
-    """By key, the different key that its row had before the segment; None: the row is new.
+    """Key -> the different key that its row had before the segment; None: the row is new.
 
-    `moves`: (old key, new key) in commit order. No two keys share an origin, so unique values stay unique.
+    `moves`: (old key, new key) in commit order. No two keys have the same origin, so unique values stay unique.
     """
     origins: dict[str, str | None] = {}
     for old, new in moves:

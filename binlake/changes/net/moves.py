@@ -1,4 +1,4 @@
-"""The updates of a window that move a key, and the origins of keys that follow from them (`changes.net.lineage`)."""
+"""The updates of a window that change a key, and the origins of keys that follow from them (`changes.net.lineage`)."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ def find_moves(batch: pa.RecordBatch, cells: Sequence[Cell]) -> pa.Table:
     for rows_of_cell in cell_rows(batch, [cell for cell in cells if cell.identity != "row"]):
         events = read_key_events(rows_of_cell)
         ended, came = (np.flatnonzero(mask) for mask in (events.ends, events.comes))
-        # One row has one event, or two where it moves its key.
+        # A row has one event, or two if it changes its key.
         _, old, new = np.intersect1d(events.rows[ended], events.rows[came], assume_unique=True, return_indices=True)
-        place = (pa.scalar(rows_of_cell.cell.segment, pa.int32()), rows_of_cell.cell.db, rows_of_cell.cell.table)
+        cell_name = (pa.scalar(rows_of_cell.cell.segment, pa.int32()), rows_of_cell.cell.db, rows_of_cell.cell.table)
         at = events.positions.take(ended[old])
         keys = [events.keys.take(pa.array(numbers)) for numbers in (ended[old], came[new])]
         columns = [pa.array(column, pa.int64()) for column in at.columns]
-        cell_columns = [pa.repeat(value, len(old)) for value in place]
+        cell_columns = [pa.repeat(value, len(old)) for value in cell_name]
         parts.append(pa.Table.from_arrays([*cell_columns, *columns, *keys], schema=MOVES))
     return pa.concat_tables(parts)
 
 
 def find_origins(moved: pa.Table) -> pa.Table:
-    """ORIGINS of the tables and segments of which `moved` has all moves."""
+    """ORIGINS of the tables and segments whose moves are all in `moved`."""
     parts = [ORIGINS.empty_table()]
     for (segment, db, table), rows in _split_by_cell(moved):
         origins = trace_origins(zip(rows["old_key"].to_pylist(), rows["new_key"].to_pylist(), strict=True))
-        place = (pa.scalar(segment, pa.int32()), db, table)
-        cell_columns = [pa.repeat(value, len(origins)) for value in place]
+        cell_name = (pa.scalar(segment, pa.int32()), db, table)
+        cell_columns = [pa.repeat(value, len(origins)) for value in cell_name]
         keys = [pa.array(texts, pa.string()) for texts in (list(origins), list(origins.values()))]
         parts.append(pa.Table.from_arrays([*cell_columns, *keys], schema=ORIGINS))
     return pa.concat_tables(parts)
 
 
 def _split_by_cell(moved: pa.Table) -> Iterator[tuple[tuple[int, str, str], pa.Table]]:
-    """The moves of each cell in their order."""
+    """The moves of each cell, in order."""
     names = [name for name, _ in _CELL]
     ordered = moved.sort_by([(name, "ascending") for name in (*names, *POSITION)])
     first = 0
-    # Groups come in any order, even if the rows are in order.
+    # group_by returns groups in any order, even if the rows are sorted.
     counts = ordered.group_by(names, use_threads=False).aggregate([([], "count_all")])
     for one in counts.sort_by([(name, "ascending") for name in names]).to_pylist():
         yield tuple(one[name] for name in names), ordered.slice(first, one["count_all"])

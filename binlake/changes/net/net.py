@@ -2,26 +2,26 @@
 
 Rules: data-migration 1.3 and 6.1 (combinations), DESIGN 3.6 (two phases), hazards R-14, R-17.
 
-An update that moves the key is a delete of the old key and a write of the new one; after that the last event of a
-key decides alone: its image, or absence. INSERT then DELETE stays a delete, because a replay may find the row. Whole
-rows (no key) are counted: +1 for each image that was added, -1 for each removed; a count of zero leaves nothing.
+An update that changes the key is a delete of the old key and a write of the new one. After that, the last event of a
+key alone decides: its image, or absence. INSERT followed by DELETE stays a delete, because a replay may find the row.
+Whole rows (no key) are counted: +1 for each image that was added, -1 for each removed; a count of zero leaves nothing.
 
-Why two phases in any order equal serial execution: let T be the touched keys and F the final rows of the table, no
-two of which share a unique value, since the source accepted them together. Rows with keys outside T are the same
-before and after, so they are in F. Phase 1 removes the keys of T that are absent in F. A REPLACE of phase 2 removes
-only rows that share a unique value with a row of F without being that row: such rows are not in F, hence their key is
-in T, and it is present in F (else phase 1 removed it), so its own REPLACE writes its final image, before or after. A
-later REPLACE cannot remove a final image: it shares no unique value with another row of F. So after phase 2 the
-table is F, whatever the order inside a phase and whatever earlier prefix of these statements had already run.
+Proof that the two phases, each in any order, equal serial execution: let T be the touched keys and F the final rows of
+the table. No two rows of F share a unique value, because the source accepted them together. Rows with keys outside T
+are the same before and after, so they are in F. Phase 1 removes the keys of T that are absent in F. A REPLACE of phase
+2 removes only rows that share a unique value with a row of F without being that row. Such rows are not in F, so their
+key is in T; and their key is present in F (otherwise phase 1 removed it), so its own REPLACE writes its final image,
+before or after. A later REPLACE cannot remove a final image, because it shares no unique value with another row of F.
+So after phase 2 the table is F, in any order inside a phase, and after any prefix of these statements that ran earlier.
 The premise is that the target's unique keys are the source's (checked by `binlake.target.definitions.definitions`).
 
 Impossible changes of one key (S4-09: INSERT of a row that exists, DELETE of one that does not) are found by a sum: each
 change of a key adds its difference in rows (+1, 0, -1), and the sum must agree with the first and the last change. So
 no order is needed, and there are no false alarms; two contradictions of opposite signs in one segment are not reported.
 
-The SQL form for a table with a key: explode each event to (key, place, image) pairs: (old key, place, NULL) unless the
-key stays, and (new key, place, after); then `max_by(image, place)` by key. `place` must also order the pairs of one
-event: the write after the delete.
+The SQL form for a table with a key: explode each event to (key, position, image) tuples: (old key, position, NULL)
+unless the key stays, and (new key, position, after); then take `max_by(image, position)` by key. `position` must also
+order the tuples of one event: the write comes after the delete.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from binlake.rows.schema import Identity
 class NetChange:
     """The net change of one key in a segment.
 
-    `delete`: the key is absent at the end, `before` is the first image seen. `replace`: `after` is the final image.
-    `insert` (tables without a key only): `copies` rows of `after` were added. For tables without a key a `delete`
-    removes `copies` rows of `before`. `mutations` counts the row changes reduced into this one.
+    `delete`: the key is absent at the end, and `before` is the first image seen. `replace`: `after` is the final image.
+    `insert` (only tables without a key): `copies` rows of `after` were added. For tables without a key, a `delete`
+    removes `copies` rows of `before`. `mutations` counts the row changes that were reduced to this one.
     """
 
     key: str
@@ -65,9 +65,9 @@ def net_changes(
 ) -> list[NetChange]:
     """The net changes of one table in one segment, by first appearance of the key; `events` in any order.
 
-    `filled`: what a row written before ADD COLUMN holds in a key column that its image lacks; the images of the
-    result have it. `strict`: changes of a key that contradict each other raise SchemaError with key and commit_ts.
-    Raises SchemaError for an event with the wrong images, KeyError for an image without a key column.
+    `filled`: the values of key columns that images of rows written before ADD COLUMN lack; the images of the result
+    have them. `strict`: changes of a key that contradict each other raise SchemaError with key and commit_ts. Raises
+    SchemaError for an event with the wrong images, KeyError for an image without a key column.
     """
     ordered = sorted((complete_event(event, filled or {}) for event in events), key=lambda event: event.position)
     if identity.kind == "row":
@@ -79,7 +79,7 @@ def net_changes(
 
 
 def complete_event(event: RowEvent, filled: Mapping[str, str | None]) -> RowEvent:
-    """The event with the columns of `filled` that its images lack."""
+    """The event, with the columns of `filled` added that its images lack."""
     if not filled:
         return event
     before, after = (None if image is None else {**filled, **image} for image in (event.before, event.after))
@@ -112,13 +112,12 @@ def _last_images(events: list[RowEvent], identity: Identity) -> dict[str, _Seen]
 
 
 CONTRADICTION = "changes of one key contradict each other"
-"""What S4-09 calls impossible; `spark_jobs.tables.netchange` has the same for Spark."""
+"""The changes that S4-09 calls impossible; `spark_jobs.tables.netchange` checks the same with Spark."""
 CONTRADICTION_HINT = (
-    "the source logged changes that no table can go through (UPDATE IGNORE can cause this), or a transaction "
-    "between them is missing: "
-    "compare the row with the source (`binlake audit transaction` of a commit_ts shows it, verify). Then resume "
-    "with target.impossible-changes = last, which uses the last of them, or exclude its commit_ts; or let the other "
-    "tables continue: `binlake table aside`, then compact again"
+    "the source logged changes that cannot happen in a table (UPDATE IGNORE can cause this), or a transaction "
+    "between them is missing. Compare the row with the source (`binlake audit transaction` of a commit_ts shows it, "
+    "or verify). Then resume with target.impossible-changes = last, which uses the last of them, or exclude its "
+    "commit_ts; or let the other tables continue: `binlake table aside`, then compact again"
 )
 
 
@@ -130,7 +129,7 @@ def _require_possible(seen: Mapping[str, _Seen]) -> None:
 
 
 def split_by_key(event: RowEvent, identity: Identity) -> Iterator[tuple[str, Row | None, Row | None]]:
-    """(key, before, after) parts of an event; the delete of a moved key comes first."""
+    """The (key, before, after) parts of an event; if the key changes, the delete of the old key comes first."""
     before, after = event.images()
     old = None if before is None else row_key(before, identity.columns)
     new = None if after is None else row_key(after, identity.columns)

@@ -1,4 +1,4 @@
-"""Positions in the total order as columns, and the first and the last one of each key."""
+"""Positions in the total order as columns, and the first and the last position of each key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Positions:
 
     @property
     def commit_ts(self) -> Ints:
-        """The first of the three."""
+        """The commit_ts of each event."""
         return self.columns[0]
 
     def __len__(self) -> int:
@@ -32,12 +32,12 @@ class Positions:
 
     @cached_property
     def order(self) -> Ints:
-        """The numbers in the total order; equal positions stay as they are."""
+        """The event numbers sorted by position; events at equal positions keep their order."""
         numbers = np.arange(len(self))
         return numbers if self._ascending() else np.lexsort(self.columns[::-1])
 
     def _ascending(self) -> bool:
-        # Rows of merge are in order: checking costs a hundredth of sorting.
+        # Rows from merge are already in order, and checking costs a hundredth of sorting.
         rising = np.zeros(max(len(self) - 1, 0), np.bool_)
         level = ~rising
         for column in self.columns:
@@ -55,34 +55,34 @@ class Groups:
     count: int
 
     def first(self, positions: Positions, among: Bools | None = None) -> Ints:
-        """The number of each key's first event, of those `among`; ABSENT where there is none."""
+        """The number of each key's first event among those of `among`; ABSENT if there is none."""
         return self._last_of_each(positions.order[::-1], among)
 
     def last(self, positions: Positions, among: Bools | None = None) -> Ints:
-        """The number of each key's last event, of those `among`; ABSENT where there is none."""
+        """The number of each key's last event among those of `among`; ABSENT if there is none."""
         return self._last_of_each(positions.order, among)
 
     def _last_of_each(self, numbers: Ints, among: Bools | None) -> Ints:
         edges = np.full(self.count, ABSENT, np.int64)
         numbers = numbers if among is None else numbers[among[numbers]]
-        # Of several values assigned to one element the last one stays.
+        # If several values are assigned to one element, the last one stays.
         edges[self.codes[numbers]] = numbers
         return edges
 
     def sums(self, values: Ints) -> Ints:
-        """The sum of whole numbers of each key."""
+        """The sum of the integer `values` of each key."""
         sums = np.zeros(self.count, np.int64)
         np.add.at(sums, self.codes, values)
         return sums
 
     def least(self, values: Ints) -> Ints:
-        """The least of each key."""
+        """The least of the `values` of each key."""
         least = np.full(self.count, np.iinfo(np.int64).max, np.int64)
         np.minimum.at(least, self.codes, values)
         return least
 
     def most(self, values: Ints) -> Ints:
-        """The greatest of each key."""
+        """The greatest of the `values` of each key."""
         most = np.full(self.count, np.iinfo(np.int64).min, np.int64)
         np.maximum.at(most, self.codes, values)
         return most

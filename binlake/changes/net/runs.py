@@ -1,7 +1,7 @@
-"""Runs of changes of a key, in columns: what the net change needs, and how several runs are reduced to one.
+"""Runs of changes of a key, in columns: the data for the net change, and the reduction of several runs to one.
 
-An event is a run of one change, and runs of any parts of the window, in any order, reduce to the run of the whole: so a
-task can reduce its rows before it sends them, and a key that is changed a million times is sent a few times.
+An event is a run of one change. Runs of any parts of the window, in any order, reduce to the run of the whole window.
+So a task can reduce its rows before it sends them, and a key with a million changes is sent only a few times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FIELDS: tuple[tuple[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Shown:
-    """The images of runs, by row number: `rows` has one per run, ABSENT for none."""
+    """The images of runs: `rows` has the row number of each run's image, or ABSENT if it has none."""
 
     images: Images
     rows: Ints
@@ -52,7 +52,8 @@ class Shown:
 
 @dataclass(frozen=True)
 class Writers:
-    """The source's tables that made a run's changes: least and greatest of `names` (by number) and of table ids."""
+    """The source tables that made a run's changes: the least and the greatest of `names` (by number) and of table
+    ids."""
 
     names: pa.Array
     least: Ints
@@ -67,10 +68,11 @@ class Writers:
 
 @dataclass(frozen=True)
 class Runs:
-    """By run: key; position of its first and last change, and of the first with an image before it (`shown`, `old`).
+    """Per run: the key, and the positions of its `first` and `last` change.
 
-    `new` is the last image after a change. `was_there`, `is_there`: the key's row before and after the run, as its
-    first and its last change say; `weight`: rows that the changes add. `writers` where tables share a target.
+    `old`: the first image before a change, at position `shown`; `new`: the last image after a change. `was_there`,
+    `is_there`: whether the key's row exists before and after the run, by its first and its last change; `weight`: the
+    number of rows that the changes add; `writers`: set if source tables share a target table.
     """
 
     keys: pa.Array
@@ -133,7 +135,7 @@ def _read_writers(rows_of_cell: CellRows, rows: Ints) -> Writers:
 
 
 def _number_texts(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[Ints]]:
-    """(the distinct texts in their order, each column as numbers into them)."""
+    """(the distinct texts, sorted; each column as indexes into them)."""
     texts = pc.dictionary_encode(pa.concat_arrays(list(columns)))
     order = np.asarray(pc.sort_indices(texts.dictionary))
     rank = np.empty(len(order), np.int64)
@@ -173,7 +175,7 @@ def _merge_writers(writers: Writers | None, groups: Groups) -> Writers | None:
 
 
 def runs_to_table(runs: Runs) -> pa.Table:
-    """`runs` as Arrow (FIELDS), the reverse of `runs_from_table`."""
+    """`runs` as an Arrow table (FIELDS); the inverse of `runs_from_table`."""
     kinds = pa.schema(FIELDS)
     positions = [pa.array(column, pa.int64()) for at in (runs.first, runs.last, runs.shown) for column in at.columns]
     sums = [pa.array(runs.was_there), pa.array(runs.is_there), pa.array(runs.weight), pa.array(runs.mutations)]
@@ -187,7 +189,7 @@ def runs_to_table(runs: Runs) -> pa.Table:
 
 
 def runs_from_table(table: pa.Table) -> Runs:
-    """The runs of one or several concatenated tables of `runs_to_table`."""
+    """Read the runs of one table, or several concatenated tables, written by `runs_to_table`."""
     columns = {name: _join_chunks(table[name]) for name, _ in FIELDS}
     first, last, shown = (
         Positions(tuple(np.asarray(columns[f"{edge}_{name}"]) for name in POSITION))

@@ -1,6 +1,6 @@
-"""What undoes a run of row changes: for each key its row before the first change and its row after the last.
+"""Undo a run of row changes: for each key, its row before the first change and its row after the last one.
 
-The counterpart of `net`: the same parts of each event, read from both ends. Whole rows (no key) are counted back.
+The counterpart of `net`, with the same parts of each event. For rows without a key, the counts are reversed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from binlake.rows.schema import Identity
 
 @dataclass(frozen=True)
 class Undo:
-    """One key: its row `before` the run and `after` it, None where there was none.
+    """One key: its row `before` the run and `after` it, None if it had no row.
 
     Tables without a key: `copies` rows of `before` are restored, or of `after` removed.
     """
@@ -29,7 +29,7 @@ class Undo:
 def undo_changes(
     events: Iterable[RowEvent], identity: Identity, filled: Mapping[str, str | None] | None = None
 ) -> list[Undo]:
-    """The undo of one table's `events` (in any order), for each key that they change overall."""
+    """The undo of one table's `events` (in any order), for each key whose row differs before and after them."""
     if identity.kind == "row":
         return [Undo(net.key, net.before, net.after, net.copies) for net in net_changes(events, identity, filled)]
     first: dict[str, Row | None] = {}

@@ -1,7 +1,7 @@
-"""Row changes in commit order: which may run side by side, on which worker, as which SQL (as DM and the drainer do).
+"""Row changes in commit order: which may run in parallel, on which worker, as which SQL (as in DM and the drainer).
 
-`keys` computes what two changes could collide on, `causality` detects collisions, `rounds` plans rounds, queues and
-batches, `forms` and `merger` write the SQL.
+`keys` computes the values on which two changes can collide, `causality` detects collisions, `rounds` plans rounds,
+queues and batches, `forms` and `merger` write the SQL.
 """
 
 from binlake.changes.ordered.causality import Detector, Strategy, make_detector

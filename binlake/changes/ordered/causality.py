@@ -1,8 +1,8 @@
-"""Which changes may run side by side: DM's groups of linked keys, or the drainer's rule that flushes on any known key.
+"""Decide which changes may run in parallel: by DM's groups of linked keys, or by the drainer's flush on any known key.
 
 Sources: data-migration 1.4, 6.4 (causality.go), tidb-binlog 5.10; S0-68, S0-69, S4-13 to S4-16, hazards R-36. DM keeps
-its keys in generations, because its workers continue during a flush. Here a flush is a barrier of the plan, so all keys
-added before it are forgotten at once.
+its keys in generations, because its workers continue during a flush. Here a flush is a barrier of the plan, so it
+removes all earlier keys at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Strategy = Literal["causality", "flush"]
 
 @dataclass(frozen=True)
 class Decision:
-    """`flush`: everything dispatched before must be downstream first. `group`: its changes keep their order."""
+    """`flush`: all changes dispatched before must be applied first. `group`: the changes of a group keep their
+    order."""
 
     flush: bool
     group: Hashable
@@ -26,14 +27,14 @@ class Detector(Protocol):
     """Decides for one change after another, in commit order."""
 
     def add(self, keys: Sequence[Hashable]) -> Decision:
-        """The decision for a change with `keys` (at least one), which count as in flight from now on."""
+        """The decision for a change with `keys` (at least one); from now on these keys are in flight."""
 
     def clear(self) -> None:
-        """Forget all keys: everything that was added is downstream."""
+        """Forget all keys, because all added changes are applied."""
 
 
 class Causality:
-    """Keys that occur in one change form a group; a change whose keys are in two groups waits for all of them.
+    """DM's rule: keys that occur in one change form a group; a change whose keys are in two groups causes a flush.
 
     `groups`: key -> the key that represents its group.
     """
@@ -58,7 +59,7 @@ class Causality:
 
 
 class FlushAll:
-    """The drainer's rule: a change that touches any key in flight waits until everything is downstream."""
+    """The drainer's rule: a change that touches any key in flight waits until all earlier changes are applied."""
 
     def __init__(self) -> None:
         self.keys: set[Hashable] = set()

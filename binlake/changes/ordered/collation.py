@@ -1,8 +1,9 @@
-"""One text for all values that a collation treats as equal; some that differ may share it, equal ones always do.
+"""Fold texts so that all values that a collation treats as equal have the same text.
 
-Two changes with the same folded value run in order, so sharing too much only costs time. For characters whose equals
-are unknown here (rare scripts, circled or small forms) there is no such text, and the change runs alone. Sources:
-data-migration 1.4 (DM lower-cases, which misses accents and padding), hazards R-13. A test asks a server's sort keys.
+Different values may share a text too: two changes with the same folded value run in order, so this only costs time. For
+characters whose equals are unknown (rare scripts, circled or small forms) the folding gives no text, and the change
+runs alone. Sources: data-migration 1.4 (DM lower-cases, which misses accents and padding), hazards R-13. A test
+compares with a server's sort keys.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _IGNORED = frozenset({"Mn", "Me", "Mc", "Cc", "Cf"})
 
 
 def fold(text: str, collation: str) -> str | None:
-    """The representative of `text` in `collation` (TiDB's name); trailing spaces never count. None = unknown."""
+    """The representative of `text` in `collation` (TiDB's name); trailing spaces are ignored. None = unknown."""
     text = text.rstrip(" ")
     if collation.endswith("_bin") or collation == "binary":
         return text
@@ -53,7 +54,7 @@ def _is_known(char: str) -> bool:
 
 
 def _fold_char(char: str, *, single_weight: bool) -> str:
-    """What `char` weighs: of `single_weight` weight in general_ci, where an ß is an s."""
+    """The folded form of `char`; `single_weight`: one letter, as in general_ci, where ß equals s."""
     if ord(char) > 0xFFFF:
         return "\ufffd"
     text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", char).casefold())

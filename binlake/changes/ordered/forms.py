@@ -1,4 +1,4 @@
-"""The SQL of one row change: plain, as the source did it, or safe, so that a repetition does no harm.
+"""The SQL of one row change: plain, as the source made it, or safe, so that a repetition does no harm.
 
 Sources: data-migration 1.6, 6.5, tidb-binlog 5.10, S0-22; hazards R-44. A row is found by the primary key or a unique
 key that is NOT NULL, else by the first unique key without a NULL value, else by all its columns, compared exactly;
@@ -26,7 +26,7 @@ from binlake.statements.writtencolumns import written_columns
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement and the rows it must find or write (-1 = unchecked); `place`: the commit_ts of its changes."""
+    """One statement and the rows that it must find or write (-1 = unchecked); `place`: the commit_ts of its changes."""
 
     sql: str
     expect: int = UNCHECKED
@@ -34,16 +34,16 @@ class Statement:
 
     @property
     def text(self) -> str:
-        """The text sent to the target: a statement that must match its row names its change, for the error message."""
-        is_told = self.place and self.expect != UNCHECKED and not self.sql.startswith("INSERT")
-        return f"{self.sql} /* commit_ts {self.place} */" if is_told else self.sql
+        """The text sent to the target. A statement that must match its row names its commit_ts, for error messages."""
+        names_commit = self.place and self.expect != UNCHECKED and not self.sql.startswith("INSERT")
+        return f"{self.sql} /* commit_ts {self.place} */" if names_commit else self.sql
 
 
 @dataclass(frozen=True)
 class RowForms:
     """Statements for rows of `table`, its definition at the target. Raises SchemaError for an image without a column.
 
-    A column that a row written before ADD COLUMN lacks has its origin default.
+    If a row was written before ADD COLUMN and lacks the column, it has the origin default.
     """
 
     table: TableDef
@@ -58,40 +58,40 @@ class RowForms:
         return Statement(self.make_lenient_if_needed(f"REPLACE {self.into} {self.values(after)}", after))
 
     def delete(self, before: Row, *, safe: bool = False) -> Statement:
-        """DELETE FROM … WHERE … LIMIT 1. The row must exist, unless `safe` and it has a key: it may be gone."""
+        """DELETE FROM … WHERE … LIMIT 1. The row must exist, unless `safe` is set and the row has a key."""
         unchecked = safe and self.is_keyed(before)
         sql = f"DELETE FROM {self.name} WHERE {self.condition(before)} LIMIT 1"
         return Statement(sql, UNCHECKED if unchecked else 1)
 
     def update(self, before: Row, after: Row) -> Statement:
-        """UPDATE … SET all columns WHERE … LIMIT 1; the row must exist (our sessions count matched rows)."""
+        """UPDATE … SET all columns WHERE … LIMIT 1; the row must exist (Binlake's sessions count matched rows)."""
         values = zip(self.columns, self.literals(after), strict=True)
         sets = ", ".join(f"{quote_name(column.name)} = {literal}" for column, literal in values)
         sql = f"UPDATE {self.name} SET {sets} WHERE {self.condition(before)} LIMIT 1"
         return Statement(self.make_lenient_if_needed(sql, after), 1)
 
     def safe_update(self, before: Row, after: Row) -> list[Statement]:
-        """DELETE of the old row where a key of it changes, then REPLACE of the new one."""
+        """DELETE the old row if one of its keys changes, then REPLACE with the new one."""
         deletes = [self.delete(before, safe=True)] if self.moves(before, after) else []
         return [*deletes, self.replace(after)]
 
     def make_lenient_if_needed(self, sql: str, after: Row) -> str:
-        """`sql`, which writes `after`; in a lenient session where a strict one would refuse the row."""
+        """`sql`, which writes `after`; in lenient mode if a strict session would refuse the row."""
         return make_lenient(sql, self.dialect) if self.has_error_values(after) else sql
 
     def has_error_values(self, after: Row) -> bool:
-        """True when the row holds the error value of an ENUM."""
+        """True if the row contains the error value of an ENUM."""
         return any(image_text(after, column) == "" for column in self._error_columns)
 
     def moves(self, before: Row, after: Row) -> bool:
-        """True when the value of any unique key changes; in a table without a key any change counts."""
+        """True if the value of any unique key changes; in a table without a key, always True."""
         if self.table.identity().kind == "row" or self._has_hidden_key:
             return True
         columns = (column for column in self._key_columns if column is not None)
         return any(image_text(before, column) != image_text(after, column) for column in columns)
 
     def condition(self, before: Row) -> str:
-        """The condition for the row `before` and no other, except equal rows of a table without a key."""
+        """A condition that matches only the row `before`, or equal rows in a table without a key."""
         key = self._key_of(before)
         if key is None:
             parts = [image_condition(image_text(before, c), c, self.dialect) for c in self.columns]
@@ -100,11 +100,11 @@ class RowForms:
         return " AND ".join(parts)
 
     def is_keyed(self, before: Row) -> bool:
-        """True when a key finds the row."""
+        """True if a key identifies the row."""
         return self._key_of(before) is not None
 
     def values(self, after: Row) -> str:
-        """`(1,'a')`."""
+        """The tuple of literals, for example `(1,'a')`."""
         return f"({','.join(self.literals(after))})"
 
     @cached_property
@@ -119,7 +119,7 @@ class RowForms:
 
     @cached_property
     def into(self) -> str:
-        """INTO `db`.`table` (columns) VALUES, the rest of an INSERT or REPLACE up to its rows."""
+        """INTO `db`.`table` (columns) VALUES: the part of an INSERT or REPLACE between the verb and the rows."""
         names = ",".join(quote_name(column.name) for column in self.columns)
         return f"INTO {self.name} ({names}) VALUES"
 
@@ -134,19 +134,19 @@ class RowForms:
 
     @cached_property
     def _keys(self) -> list[tuple[ColumnInfo, ...]]:
-        """Unique keys that can find a row whose values of them are not NULL."""
+        """Unique keys that identify a row if its key values are not NULL."""
         keys = [self._columns_without_prefix(index) for index in self.table.unique_keys()]
         return [columns for columns in keys if columns is not None]
 
     @cached_property
     def _key_columns(self) -> list[ColumnInfo | None]:
-        """The columns of all unique keys; None for one that is not visible."""
+        """The columns of all unique keys; None for a column that is not visible."""
         names = dict.fromkeys(fold_name(part.name) for index in self.table.unique_keys() for part in index.columns)
         return [self.table.column(name) for name in names]
 
     @cached_property
     def _has_hidden_key(self) -> bool:
-        """Whether a unique key has values that no image holds, so their changes are invisible."""
+        """Whether a unique key has values that are not in the images, so that their changes are invisible."""
         return any(column is None or column.is_virtual for column in self._key_columns)
 
     def _key_of(self, before: Row) -> tuple[ColumnInfo, ...] | None:

@@ -1,9 +1,9 @@
-"""The values that two row changes can collide on: unique keys of both images, or the whole row where there is none.
+"""The values on which two row changes can collide: unique keys of both images, or the whole row if it has none.
 
-Sources: data-migration 1.4, 6.3 (DM), tidb-binlog 5.10 (drainer), S0-70, S0-71. Where DM parts values by lower case
-and joins them by dots, these keys are tuples folded by collation; and they include the table of the target, so that two
-shards routed into one table collide. A key that cannot be computed here (on an expression, or on a virtual column that
-no image holds) is one key for all rows of its table: they run one after another.
+Sources: data-migration 1.4, 6.3 (DM), tidb-binlog 5.10 (drainer), S0-70, S0-71. DM lower-cases values and joins them by
+dots; Binlake's keys are tuples folded by collation. They include the target table, so that two shards routed into one
+table collide. A key that cannot be computed (on an expression, or on a virtual column, which is not in the images) is
+the same key for all rows of its table, so these rows run one after another.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.names import fold_name
 
 UNKNOWN = "\0unknown"
-"""In place of a value whose equals are unknown (`collation`): such a change runs alone."""
+"""Replaces a value whose equals are unknown (`collation`); a change with such a value runs alone."""
 
 _TEXTS = t.STRINGS | {t.ENUM, t.SET}
 
 
 class ConflictKey(NamedTuple):
-    """Values of a unique key: changes that share one must keep their order. As text it is DM's: `1.a.123.b.db.tb1`."""
+    """Values of a unique key. Changes that share one must keep their order. Its text is DM's: `1.a.123.b.db.tb1`."""
 
     table: str
     columns: tuple[str, ...]
@@ -41,8 +41,8 @@ class ConflictKey(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A column of a unique index, `length` characters or bytes of it (-1 = all)."""
+class _KeyPart:
+    """A column of a unique index; `length`: its characters or bytes in the index (-1 = all)."""
 
     column: ColumnInfo
     length: int
@@ -77,11 +77,11 @@ class ChangeKeys:
             for index in indexes
             if _parts(index, table) is None
         )
-        # JSON is left out: equal documents have several texts.
-        self._row = [_Part(c, -1, fold_name(c.name)) for c in table.row_columns if c.tp != t.JSON]
+        # JSON is left out, because equal documents can have different texts.
+        self._row = [_KeyPart(c, -1, fold_name(c.name)) for c in table.row_columns if c.tp != t.JSON]
 
     def of(self, event: RowEvent) -> tuple[ConflictKey, ...]:
-        """The keys of the image before, then of the image after; never empty. Raises SchemaError for odd images."""
+        """The keys of the image before, then of the image after; never empty. Raises SchemaError for wrong images."""
         return tuple(key for image in event.images() if image is not None for key in self._of_image(image))
 
     def _of_image(self, row: Row) -> Iterator[ConflictKey]:
@@ -91,8 +91,8 @@ class ChangeKeys:
         yield from keys
         yield from self._serial
 
-    def _key(self, parts: list[_Part], row: Row) -> ConflictKey | None:
-        # NULL collides with nothing: the other columns of a composite index count alone, as in DM.
+    def _key(self, parts: list[_KeyPart], row: Row) -> ConflictKey | None:
+        # NULL collides with nothing; only the other columns of a composite index count, as in DM.
         present = [(part.name, value) for part in parts if (value := part.value(row)) is not None]
         if not present:
             return None
@@ -105,12 +105,12 @@ class ChangeKeys:
 
 
 def image_text(row: Row, column: ColumnInfo) -> str | None:
-    """The value of `column`; a deleted row written before ADD COLUMN lacks it and has the origin default."""
+    """The value of `column`; if a deleted row was written before ADD COLUMN and lacks it, the origin default."""
     return row[column.name] if column.name in row else filled_text(column)
 
 
 def plain_float(text: str) -> str:
-    """A number without exponent; -0 is 0, as in comparisons."""
+    """A number without an exponent; -0 becomes 0, because they compare as equal."""
     return format(Decimal(repr(float(text) + 0.0)), "f").removesuffix(".0")
 
 
@@ -130,12 +130,12 @@ def _is_visible(index: IndexInfo, table: TableDef) -> bool:
     return all(table.column(part.name) is not None for part in index.columns)
 
 
-def _parts(index: IndexInfo, table: TableDef) -> list[_Part] | None:
-    """The parts of an index; None when its values are not in the images."""
+def _parts(index: IndexInfo, table: TableDef) -> list[_KeyPart] | None:
+    """The parts of an index; None if its values are not in the images."""
     parts = []
     for part in index.columns:
         column = table.column(part.name)
         if column is None or column.is_virtual:
             return None
-        parts.append(_Part(column, part.length, fold_name(column.name)))
+        parts.append(_KeyPart(column, part.length, fold_name(column.name)))
     return parts

@@ -1,9 +1,10 @@
-"""The statements of one batch of a worker: one by one, or neighbours of a kind as one statement (`multiple-rows`).
+"""Write the statements of one batch of a worker: one per change, or one per run of the same kind (`multiple-rows`).
 
-Sources: data-migration 1.7, 6.6, 6.7 (DM's groups), S4-17 to S4-20. Where DM's merge can give another result than one
-statement after the other, the changes stay single: updates that change a secondary unique key (ON DUPLICATE KEY UPDATE
-fails on two unique keys at once), and CASE updates of rows that share a key, or on a server that is not TiDB (only
-TiDB evaluates every SET on the row's old values). Rows without a key are never deleted together, as that needs LIMIT 1.
+Sources: data-migration 1.7, 6.6, 6.7 (DM's groups), S4-17 to S4-20. If DM's merged statement can differ from one
+statement after the other, the changes are not merged: updates that change a secondary unique key (ON DUPLICATE KEY
+UPDATE fails on two unique keys at once), and CASE updates of rows that share a key or on a server other than TiDB (only
+TiDB evaluates every SET on the row's old values). Deletes of rows without a key are not merged, because each needs
+LIMIT 1.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Kind = Literal["insert", "replace", "upsert", "case", "delete", "single"]
 
 @dataclass(frozen=True)
 class Change:
-    """A row change to be written: the forms of its table, its conflict keys, and whether it must be safe to repeat."""
+    """A row change to write: the forms of its table, its conflict keys, and whether it must be safe to repeat."""
 
     forms: RowForms
     event: RowEvent
@@ -36,13 +37,13 @@ class Change:
 
     @property
     def alone(self) -> bool:
-        """True when it is unknown what it can collide with."""
+        """True if it is unknown with which changes this one can collide."""
         return any(UNKNOWN in key.values for key in self.keys)
 
 
 @dataclass(frozen=True)
 class Merger:
-    """`multiple_rows`: merge neighbours. `limits` bound a statement.
+    """Writes statements. `multiple_rows`: merge neighbours. `limits`: bounds of a statement.
 
     Raises Permanent for a row that does not fit into a packet.
     """
@@ -107,7 +108,7 @@ def _write_single_sql(change: Change) -> list[Statement]:
 
 
 def _merge_kind(change: Change) -> Kind:
-    """The kind of changes it can be merged with: DM's classes of operations."""
+    """The kind of changes with which `change` can be merged: DM's classes of operations."""
     before, after = change.event.images()
     forms = change.forms
     if before is None:
@@ -122,7 +123,7 @@ def _merge_kind(change: Change) -> Kind:
 
 
 def _group_key(change: Change) -> tuple[int, Kind, bool]:
-    """Neighbours with the same key become one statement; in a lenient one every row must need it."""
+    """Neighbours with the same group key become one statement; all rows of a lenient statement must need it."""
     _, after = change.event.images()
     return id(change.forms), _merge_kind(change), after is not None and change.forms.has_error_values(after)
 
@@ -133,7 +134,7 @@ def _merge(group: list[Change]) -> list[Statement]:
         return [statement for change in group for statement in write_single(change)]
     merged = _MERGED[kind](group[0].forms, [change.event.images() for change in group])
     first, last = group[0].event.commit_ts, group[-1].event.commit_ts
-    # A repetition finds no rows to delete.
+    # A repetition finds no rows to delete, so the number of rows is not checked.
     expect = UNCHECKED if kind == "delete" and group[0].safe else merged.expect
     _, after = group[0].event.images()
     sql = merged.sql if after is None else group[0].forms.make_lenient_if_needed(merged.sql, after)

@@ -1,11 +1,11 @@
-"""Rounds, worker queues and batches of row changes: any timing of the workers gives the result of serial execution.
+"""Plan rounds, worker queues and batches of row changes so that every timing of the workers equals serial execution.
 
 Sources: data-migration 1.1, 1.4, 1.5 (DM's job kinds), tidb-binlog 5.10; S0-68 to S0-72, S4-13 to S4-16, S3-01.
 
-Changes of one group of keys go to one queue, in order; the queues of a round run side by side. A round ends with a
-barrier: at a *conflict* (a change links two groups), or at a *flush*, the end of a transaction once the round is long;
-and before and after a change with unknown collisions.
-A round knows `whole_ts`: when it starts, every transaction up to it is downstream, so the checkpoint may move there.
+Changes of one group of keys go to one queue, in order; the queues of a round run in parallel. A round ends with a
+barrier: at a *conflict* (a change links two groups), at a *flush* (the end of a transaction once the round is long),
+and before and after a change with unknown collisions. A round has a `whole_ts`: when the round starts, every
+transaction up to `whole_ts` is applied, so the checkpoint may move there.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from binlake.statements.batch import Phase, StatementBatch, statement_digest
 from binlake.statements.limits import BatchLimits
 
 ROUND_ROWS = 20_000
-"""Changes after which a round ends with the transaction: the checkpoint can move there (DM flushes every 30 s)."""
+"""After this many changes, a round ends with the transaction, and the checkpoint can move (DM flushes every 30 s)."""
 
 _LONGEST = 4
-"""A transaction of more than this many rounds is cut, to bound the memory for its keys."""
+"""A round is cut inside a transaction at this many times `round_rows`, to bound the memory for the keys."""
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """`workers` queues; `limits.rows` changes a downstream transaction; the names are the originals'."""
+    """`workers`: the number of queues; `limits.rows`: changes per target transaction; names as in DM and the
+    drainer."""
 
     workers: int = 16
     limits: BatchLimits = field(default_factory=BatchLimits)
@@ -39,9 +40,9 @@ class PlanOptions:
 
 
 class OrderedPlan:
-    """Takes the changes of `segment` in commit order and yields the batches that are full; `end` yields the rest.
+    """Takes the changes of `segment` in commit order and yields full batches; `end` yields the rest.
 
-    Batches are numbered in the order they are yielded: by round, and by order in a queue.
+    Batches are numbered in the order in which they are yielded: by round, and by order in a queue.
     """
 
     def __init__(self, segment: int, options: PlanOptions) -> None:
@@ -59,7 +60,7 @@ class OrderedPlan:
         self._round_whole_ts = 0
 
     def add(self, change: Change) -> Iterator[StatementBatch]:
-        """Add one change. Raises Permanent when its commit_ts is below the last one's."""
+        """Add one change. Raises Permanent if its commit_ts is below the last one's."""
         self._step(change.event.commit_ts)
         if change.alone or self._alone or self._is_flush_due(change.event.commit_ts):
             self._detector.clear()
@@ -82,7 +83,7 @@ class OrderedPlan:
                 "row changes are not in commit order", where={"commit_ts": commit_ts, "behind": self._commit_ts}
             )
         if commit_ts > self._commit_ts:
-            # The end of a transaction, DM's job xid.
+            # This is the end of a transaction, DM's job xid.
             self._whole_ts = self._commit_ts
 
     def _is_flush_due(self, commit_ts: int) -> bool:
@@ -130,7 +131,7 @@ class OrderedPlan:
 
 @dataclass
 class _Queue:
-    """Changes for one worker, and the approximate bytes of their images."""
+    """The changes of one worker, and the approximate bytes of their images."""
 
     changes: list[Change] = field(default_factory=list)
     bytes: int = 0

@@ -1,6 +1,6 @@
-"""TiDB's row codec both ways: payload bytes to row changes with canonical text values, and back.
+"""TiDB's row codec in both directions: payload bytes to row changes with canonical text values, and back.
 
-`decode_transaction` is for people and tests, `MutationBatch` for Arrow; `MutationBuilder` writes what they read.
+`decode_transaction` serves people and tests, `MutationBatch` serves Arrow; `MutationBuilder` encodes what both decode.
 """
 
 from binlake.rows.codec.assemble import key_text

@@ -1,7 +1,7 @@
-"""Columns of one definition put together as rows: the maps and the keys of a batch.
+"""Assemble decoded columns into rows: the maps and the keys of a batch.
 
-The texts of a row are side by side in the batch: they are joined column by column, and brought into the order of the
-rows, a row at a time, where more than one definition or kind has rows in it.
+The batch stores the texts of a row next to each other. They are joined column by column; if rows of several definitions
+or kinds are in the batch, the joined texts are then sorted, a row at a time, into the order of the rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def key_text(values: Values) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """The texts of a column of an image, NULL where it is NULL or `absent`, which no row is where that is None."""
+    """The texts of one column of an image: NULL where the value is NULL or `absent`. `absent` None: absent in no
+    row."""
 
     texts: pa.Array
     absent: Bools | None = None
@@ -37,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Keys:
-    """A text for each of `rows` of the batch."""
+    """The key text of each of `rows`, which are row numbers in the batch."""
 
     rows: Ints
     texts: pa.Array
@@ -45,10 +46,10 @@ class Keys:
 
 @dataclass(frozen=True)
 class Maps:
-    """A map for each of `rows` of the batch: its values joined to one text.
+    """A map for each of `rows` (row numbers in the batch), with its values joined to one text.
 
-    `sizes` are those of the values of all rows, -1 for NULL, and `entries` how many of them are a row's; `shape` says
-    the names of every row, or `names` those of each value.
+    `sizes` holds the bytes of each value of all rows, -1 for NULL; `entries` holds the number of values of each row.
+    If all rows have the same column names, `shape` holds them; otherwise `names` holds the name of each value.
     """
 
     rows: Ints
@@ -60,30 +61,30 @@ class Maps:
 
 
 def column_of(slot: Slot, filled: str | None) -> Column:
-    """The column of a slot with the `filled` text in the place of FILLED."""
+    """The column of a slot, with the text `filled` in place of FILLED."""
     index, texts = slot.index, slot.texts
-    held = index >= 0
-    if held.all():
-        whole = len(texts) == len(index) and (index == np.arange(len(index))).all()
-        return Column(texts if whole else texts.take(pa.array(index)))
+    present = index >= 0
+    if present.all():
+        in_order = len(texts) == len(index) and (index == np.arange(len(index))).all()
+        return Column(texts if in_order else texts.take(pa.array(index)))
     missing = index == FILLED
     if filled is not None and missing.any():
-        index, held = np.where(missing, len(texts), index), held | missing
+        index, present = np.where(missing, len(texts), index), present | missing
         texts = pa.concat_arrays([texts, pa.array([filled], pa.string())])
     absent = index == ABSENT
-    return Column(texts.take(pa.array(index, mask=~held)), absent if absent.any() else None)
+    return Column(texts.take(pa.array(index, mask=~present)), absent if absent.any() else None)
 
 
 def maps_part(rows: Ints, names: Names, columns: Sequence[Column]) -> Maps:
     """The maps of walked rows; absent values are left out."""
-    texts, width = _joined([column.texts for column in columns]), len(columns)
-    sizes = np.stack([_sizes(column.texts) for column in columns], axis=1)
+    texts, width = _join_texts([column.texts for column in columns]), len(columns)
+    sizes = np.stack([_text_sizes(column.texts) for column in columns], axis=1)
     if all(column.absent is None for column in columns):
         return Maps(rows, texts, sizes.ravel(), np.full(len(rows), width), names)
-    none = np.zeros(len(rows), np.bool_)
-    here = ~np.stack([none if column.absent is None else column.absent for column in columns], axis=1)
-    found = np.asarray(names, object)[np.nonzero(here)[1]].tolist()
-    return Maps(rows, texts, sizes[here], here.sum(axis=1), names=found)
+    all_false = np.zeros(len(rows), np.bool_)
+    present = ~np.stack([all_false if column.absent is None else column.absent for column in columns], axis=1)
+    value_names = np.asarray(names, object)[np.nonzero(present)[1]].tolist()
+    return Maps(rows, texts, sizes[present], present.sum(axis=1), names=value_names)
 
 
 def plain_maps_part(rows: Sequence[int], images: Sequence[Image]) -> Maps:
@@ -101,13 +102,13 @@ def maps_of(parts: Sequence[Maps], count: int) -> pa.MapArray:
     if not parts:
         return pa.nulls(count, pa.map_(pa.string(), pa.string()))
     rows = np.concatenate([part.rows for part in parts])
-    order, entries = _order(rows), np.concatenate([part.entries for part in parts])
+    order, entries = _sort_indexes(rows), np.concatenate([part.entries for part in parts])
     ends, null = np.zeros(count + 1, np.int32), np.ones(count + 1, np.bool_)
     ends[rows + 1], null[rows], null[-1] = entries, False, False
     texts = pa.concat_arrays([part.texts for part in parts])
-    values = _values(texts if order is None else texts.take(pa.array(order)), _in_order(parts, entries, order))
+    values = _cut_values(texts if order is None else texts.take(pa.array(order)), _sort_sizes(parts, entries, order))
     offsets = pa.array(ends.cumsum(dtype=np.int32), pa.int32(), mask=null if null.any() else None)
-    return pa.MapArray.from_arrays(offsets, _names(parts, entries, order), values)
+    return pa.MapArray.from_arrays(offsets, _join_names(parts, entries, order), values)
 
 
 def keys_of(parts: Sequence[Keys], count: int) -> pa.Array:
@@ -115,7 +116,7 @@ def keys_of(parts: Sequence[Keys], count: int) -> pa.Array:
     if not parts:
         return pa.nulls(count, pa.string())
     rows = np.concatenate([part.rows for part in parts])
-    texts, order = pa.concat_arrays([part.texts for part in parts]), _order(rows)
+    texts, order = pa.concat_arrays([part.texts for part in parts]), _sort_indexes(rows)
     if len(rows) == count:
         return texts if order is None else texts.take(pa.array(order))
     index = np.full(count, NULL)
@@ -123,55 +124,56 @@ def keys_of(parts: Sequence[Keys], count: int) -> pa.Array:
     return texts.take(pa.array(index, mask=index == NULL))
 
 
-def _order(rows: Ints) -> Ints | None:
-    """The index of each of `rows` in ascending order; None if they are in it already."""
+def _sort_indexes(rows: Ints) -> Ints | None:
+    """The indexes that sort `rows` in ascending order; None if `rows` is sorted already."""
     return None if (np.diff(rows) > 0).all() else np.argsort(rows, kind="stable")
 
 
-def _in_order(parts: Sequence[Maps], entries: Ints, order: Ints | None) -> Ints:
+def _sort_sizes(parts: Sequence[Maps], entries: Ints, order: Ints | None) -> Ints:
     sizes = np.concatenate([part.sizes for part in parts])
-    return sizes if order is None else sizes[_places(entries, order)]
+    return sizes if order is None else sizes[_entry_indexes(entries, order)]
 
 
-def _places(entries: Ints, order: Ints) -> Ints:
-    """The numbers of the entries of all rows, which have so many, in another order of the rows."""
+def _entry_indexes(entries: Ints, order: Ints) -> Ints:
+    """The indexes that bring the entries of all rows into a new `order` of the rows; `entries`: their number per
+    row."""
     width = int(entries[0])
     if (entries == width).all():
-        found: Ints = order[:, None] * width + np.arange(width)
-        return found.ravel()
+        indexes: Ints = order[:, None] * width + np.arange(width)
+        return indexes.ravel()
     firsts: Ints = (entries.cumsum() - entries)[order]
     sizes: Ints = entries[order]
     moved: Ints = np.repeat(firsts - (sizes.cumsum() - sizes), sizes)
     return moved + np.arange(len(moved))
 
 
-def _names(parts: Sequence[Maps], entries: Ints, order: Ints | None) -> pa.Array:
+def _join_names(parts: Sequence[Maps], entries: Ints, order: Ints | None) -> pa.Array:
     shapes = {part.shape for part in parts}
     if len(shapes) == 1 and () not in shapes:
         return even_names(shapes.pop(), len(entries))
     known: dict[str, int] = {}
-    numbers = [_numbers(part, known) for part in parts]
-    found = np.concatenate(numbers)
-    found = found if order is None else found[_places(entries, order)]
-    return pa.array(list(known), pa.string()).take(pa.array(found))
+    numbers = [_number_names(part, known) for part in parts]
+    index = np.concatenate(numbers)
+    index = index if order is None else index[_entry_indexes(entries, order)]
+    return pa.array(list(known), pa.string()).take(pa.array(index))
 
 
-def _numbers(part: Maps, known: dict[str, int]) -> Ints:
-    """The number of the name of each value, of the names `known` so far."""
+def _number_names(part: Maps, known: dict[str, int]) -> Ints:
+    """The number of each value's name; `known` numbers the names and gets the new ones."""
     if part.shape:
         return np.tile([known.setdefault(name, len(known)) for name in part.shape], len(part.rows))
     return np.fromiter((known.setdefault(name, len(known)) for name in part.names), np.int64, len(part.names))
 
 
-def _values(texts: pa.Array, sizes: Ints) -> pa.Array:
-    """The texts that are end to end in `texts`, cut by `sizes`; NULL where that is -1."""
+def _cut_values(texts: pa.Array, sizes: Ints) -> pa.Array:
+    """Cut the joined `texts` into values of the given `sizes`; a size of -1 gives NULL."""
     null = sizes < 0
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(np.maximum(sizes, 0), out=offsets[1:])
     return text_array(offsets, text_bytes(texts)[1], null if null.any() else None)
 
 
-def _sizes(texts: pa.Array) -> Ints:
+def _text_sizes(texts: pa.Array) -> Ints:
     offsets = text_bytes(texts)[0].astype(np.int64)
     sizes: Ints = offsets[1:] - offsets[:-1]
     if texts.null_count:
@@ -179,49 +181,51 @@ def _sizes(texts: pa.Array) -> Ints:
     return sizes
 
 
-def _joined(texts: Sequence[pa.Array | pa.Scalar]) -> pa.Array:
-    """The texts of columns side by side; NULL counts as none."""
+def _join_texts(texts: Sequence[pa.Array | pa.Scalar]) -> pa.Array:
+    """Join the texts of columns row by row; NULL counts as an empty text."""
     return pc.binary_join_element_wise(*texts, _NONE, null_handling="replace", null_replacement="")
 
 
 def key_texts(columns: Sequence[pa.Array], plain: Sequence[bool] = ()) -> pa.Array:
-    """`key_text` of the rows of some columns; those of `plain`, if it is given, need no escapes."""
+    """`key_text` of all rows of `columns`. A column whose flag in `plain` is True needs no escapes."""
     pieces: list[pa.Array | pa.Scalar | str] = []
     for number, (texts, safe) in enumerate(zip(columns, plain or [False] * len(columns), strict=True)):
-        escaped = texts if safe else _escaped(texts)
+        escaped = texts if safe else _escape_texts(texts)
         pieces.append("," if number else "[")
         if texts.null_count:
             pieces.append(pc.fill_null(pc.binary_join_element_wise('"', escaped, '"', _NONE), "null"))
         else:
             pieces += ['"', escaped, '"']
-    return _joined(_scalars([*pieces, "]"]))
+    return _join_texts(_merge_constants([*pieces, "]"]))
 
 
-def _scalars(pieces: Sequence[pa.Array | str]) -> list[pa.Array | pa.Scalar]:
-    """The same with neighbouring constants as one."""
-    found: list[pa.Array | pa.Scalar] = []
-    held = ""
+def _merge_constants(pieces: Sequence[pa.Array | str]) -> list[pa.Array | pa.Scalar]:
+    """Convert constant pieces to scalars and join neighbouring ones."""
+    merged: list[pa.Array | pa.Scalar] = []
+    constant = ""
     for piece in pieces:
         if isinstance(piece, str):
-            held += piece
+            constant += piece
             continue
-        found += [pa.scalar(held, pa.string()), piece] if held else [piece]
-        held = ""
-    return [*found, pa.scalar(held, pa.string())]
+        merged += [pa.scalar(constant, pa.string()), piece] if constant else [piece]
+        constant = ""
+    return [*merged, pa.scalar(constant, pa.string())]
 
 
-def _escaped(texts: pa.Array) -> pa.Array:
-    odd = _needs_escape(texts)
+def _escape_texts(texts: pa.Array) -> pa.Array:
+    odd = _find_rows_to_escape(texts)
     if not odd.size:
         return texts
     mask = np.zeros(len(texts), np.bool_)
     mask[odd] = True
-    found = texts.take(pa.array(odd)).to_pylist()
-    return pc.replace_with_mask(texts, mask, pa.array([encode_basestring(text)[1:-1] for text in found], pa.string()))
+    unescaped = texts.take(pa.array(odd)).to_pylist()
+    return pc.replace_with_mask(
+        texts, mask, pa.array([encode_basestring(text)[1:-1] for text in unescaped], pa.string())
+    )
 
 
-def _needs_escape(texts: pa.Array) -> Ints:
-    """Rows whose text holds a quote, a backslash or a control character."""
+def _find_rows_to_escape(texts: pa.Array) -> Ints:
+    """The rows whose text contains a quote, a backslash or a control character."""
     offsets, data = text_bytes(texts)
     odd: Bools = (data < 0x20) | (data == ord('"')) | (data == ord("\\"))
     if not odd.any():
@@ -230,7 +234,7 @@ def _needs_escape(texts: pa.Array) -> Ints:
 
 
 def moved_rows(before: Sequence[pa.Array], after: Sequence[pa.Array]) -> Ints:
-    """The rows whose key, of these columns, is another one after than before."""
+    """The rows whose key columns `before` differ from those `after`."""
     moved = np.zeros(len(before[0]), np.bool_)
     for old, new in zip(before, after, strict=True):
         same = np.asarray(pc.fill_null(pc.equal(old, new), False))

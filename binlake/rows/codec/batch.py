@@ -2,16 +2,16 @@
 
 Use in `mapInArrow`:
 
-    batch = MutationBatch(route=lambda table: (table.db, table.name))     # None from route = filtered out
+    batch = MutationBatch(route=lambda table: (table.db, table.name))     # route returns None = filtered out
     for payload, commit_ts, start_ts in rows:
         batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
         if batch.is_full:
-            yield from batch.batches()                                    # pyarrow.RecordBatches, the batch is empty
+            yield from batch.batches()                                    # pyarrow.RecordBatches; empties the batch
     yield from batch.batches()
 
-Rule: adding splits a payload and checks its lists; rows are decoded when they are read, those of one definition and
-kind together (binlake.rows.codec.walk), and what that leaves one by one, in their order. Columns and types are those of
-the lake's table `mutation`, in its order (`MUTATION_SCHEMA`).
+Rule: adding a payload splits it and checks its lists. Rows are decoded when they are read: rows of one definition and
+kind together (binlake.rows.codec.walk), and rows that this cannot decode one by one, in order. Columns, their order
+and their types are those of the lake's table `mutation` (`MUTATION_SCHEMA`).
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ Route = Callable[[TableDef], tuple[str, str] | None]
 """Source definition -> (db, table) at the target, or None when a filter excludes the table."""
 
 Places = Callable[[Ints], tuple[Sequence[TableLookup], Ints]]
-"""commit_ts of many -> the definitions of their places, and which of them each has."""
+"""commit_ts of many transactions -> (the definitions valid at them, the index of each transaction's definitions)."""
 
 BATCH_ROWS = 32_768
 BATCH_BYTES = 16 << 20
-"""A batch is full at so many rows, or bytes of their binlogs. Its columns take some 10 times the bytes while built."""
+"""A batch is full at this many rows or bytes of binlogs. Building its columns takes about 10 times those bytes."""
 
 _MS_PER_DAY = 86_400_000
 _MAP = pa.map_(pa.string(), pa.string())
@@ -81,11 +81,11 @@ MUTATION_SCHEMA = pa.schema(
     ]
 )
 _OPS = ("insert", "update", "", "", "delete")
-"""Words of the kinds in a `sequence`, by their numbers."""
+"""The op text of each kind number in a `sequence`."""
 _KINDS = 8
 _ALONE = -2
 _FEWEST_NEIGHBOURS = 16
-"""Binlogs, on average, between two that are split alone: for fewer, numpy's calls cost more than they save."""
+"""Least average distance between two binlogs that are split alone: below it, numpy's calls cost more than they save."""
 _Names4 = tuple[str, str, str, str]
 
 
@@ -95,11 +95,12 @@ def same_name(table: TableDef) -> tuple[str, str]:
 
 
 class MutationBatch:
-    """Collects transactions and gives their row changes column by column.
+    """Collects transactions and returns their row changes column by column.
 
-    Errors are those of `decode_transaction`, raised when a transaction is added or when its rows are read; they spoil
-    the batch. Rows of tables that the route excludes are not decoded, nor are those whose kind is not among `kinds` of
-    their table; `stats` counts both. `invalid_text`: the handling of text that is not UTF-8, `second_writes` of those.
+    Raises the errors of `decode_transaction` when a transaction is added or when its rows are read; after an error the
+    batch is unusable. Rows of tables that the route excludes are not decoded, nor are rows of a kind that `kinds` does
+    not list for their table; `stats` counts both. `invalid_text`: how to handle text that is not UTF-8;
+    `second_writes`: how to handle second writes (binlake.rows.codec.secondwrites).
     """
 
     def __init__(
@@ -133,24 +134,24 @@ class MutationBatch:
 
     @property
     def is_full(self) -> bool:
-        """True when it is time to take the rows (BATCH_ROWS, BATCH_BYTES)."""
+        """True when the rows should be taken (BATCH_ROWS, BATCH_BYTES)."""
         return self._count >= BATCH_ROWS or self._bytes >= BATCH_BYTES
 
     def add(self, payload: bytes, commit_ts: int, start_ts: int, tables: TableLookup) -> int:
-        """Split a transaction by the definitions of its place; returns the rows added, after filters."""
+        """Split a transaction by the definitions `tables` at its commit_ts; returns the rows added, after filters."""
         had = self._count
         value = split(payload, commit_ts, start_ts)
         version = value.schema_version
-        for seq, table_id, place, rows in mutations_of(value, commit_ts, tables, self.stats):
-            table = place
-            if place.emptied:
-                table = settled_side(place, table_id, value, payload, tables, self._sides)
+        for seq, table_id, definition, rows in mutations_of(value, commit_ts, tables, self.stats):
+            table = definition
+            if definition.emptied:
+                table = settled_side(definition, table_id, value, payload, tables, self._sides)
                 require_equal_filters(table, commit_ts, self._wanted)
             for first, run in self._wanted_runs(table, rows, payload, Moment(version, commit_ts)):
                 number = self._tables.setdefault(table, len(self._tables))
-                self._keep(number * _KINDS, run)
+                self._add_rows(number * _KINDS, run)
                 self._mutations.append((commit_ts, start_ts, version, number, seq + first, len(run.kinds), table_id))
-        # What is left out takes no memory: it must not fill a batch either.
+        # A transaction without wanted rows takes no memory, so its bytes do not count towards a full batch.
         self._bytes += len(payload) if self._count > had else 0
         return self._count - had
 
@@ -167,34 +168,35 @@ class MutationBatch:
     def add_all(
         self, payloads: Sequence[bytes] | pa.BinaryArray, commit_ts: Ints, start_ts: Ints, places: Places
     ) -> None:
-        """`add` of each, by the definitions of its place; small binlogs are split together (`splits`)."""
+        """`add` each transaction by the definitions at its commit_ts; small binlogs are split together (`splits`)."""
         lanes = Lanes.of(payloads)
-        found, (lookups, where) = split_all(lanes), places(commit_ts)
-        groups, odd = self._table_groups(found, lookups, where)
+        splits, (lookups, where) = split_all(lanes), places(commit_ts)
+        groups, odd = self._table_groups(splits, lookups, where)
         if len(odd) > len(lanes) // _FEWEST_NEIGHBOURS:
             odd = list(range(len(lanes)))
         low, times = 0, np.stack([commit_ts, start_ts])
         for high in [*odd, len(lanes)]:
             if low < high:
-                self._add_run(found.run(low, high, groups), times, lanes)
+                self._add_run(splits.run(low, high, groups), times, lanes)
             if high < len(lanes):
                 self.add(lanes.row(high), int(commit_ts[high]), int(start_ts[high]), lookups[where[high]])
             low = high + 1
 
-    def _table_groups(self, found: Splits, lookups: Sequence[TableLookup], where: Ints) -> tuple[Ints, list[int]]:
-        """(the group of each mutation without its kind, -1 where its table is left out; binlogs to be added alone)."""
-        ids, table_ids = _numbered(found.table_id)
-        groups = np.empty(len(found.of), np.int64)
-        for code, which in parted(where[found.of] * len(ids) + table_ids):
+    def _table_groups(self, splits: Splits, lookups: Sequence[TableLookup], where: Ints) -> tuple[Ints, list[int]]:
+        """(group of each mutation without its kind, -1 where its table is left out; binlogs that must be added
+        alone)."""
+        ids, table_ids = _number_distinct(splits.table_id)
+        groups = np.empty(len(splits.of), np.int64)
+        for code, which in parted(where[splits.of] * len(ids) + table_ids):
             table = lookups[code // len(ids)].table(int(ids[code % len(ids)]))
             wanted = () if table is None else self._wanted(table)
-            late = table is not None and is_late(table, int(found.version[which].min()))
+            late = table is not None and is_late(table, int(splits.version[which].min()))
             if table is None or late or 0 < len(wanted) < len(ALL_KINDS):
                 groups[which] = _ALONE
             else:
                 groups[which] = self._tables.setdefault(table, len(self._tables)) * _KINDS if wanted else -1
-        good = found.good.copy()
-        good[found.of[groups == _ALONE]] = False
+        good = splits.good.copy()
+        good[splits.of[groups == _ALONE]] = False
         return groups, np.flatnonzero(~good).tolist()
 
     def _add_run(self, run: Run, times: Ints, lanes: Lanes) -> None:
@@ -213,29 +215,30 @@ class MutationBatch:
         self._blocks.append(np.asarray(self._mutations, dtype=np.int64).reshape(-1, FIELDS))
         self._mutations = []
 
-    def _keep(self, group: int, rows: RowLists) -> None:
+    def _add_rows(self, group: int, rows: RowLists) -> None:
         self._kinds.append(bytes(rows.kinds))
         self._count += len(rows.kinds)
-        for kind, found in ((pb.Insert, rows.inserts), (pb.Update, rows.updates), (pb.DeleteRow, rows.deletes)):
-            if found:
-                self._rows.add_alone(group + kind, found)
+        for kind, rows_of_kind in ((pb.Insert, rows.inserts), (pb.Update, rows.updates), (pb.DeleteRow, rows.deletes)):
+            if rows_of_kind:
+                self._rows.add_alone(group + kind, rows_of_kind)
 
     def take(self) -> pa.RecordBatch:
         """All rows so far as one record batch of MUTATION_SCHEMA; the batch is empty afterwards.
 
-        For what `is_full` bounds: Arrow's texts end at 2 GiB a column, so one huge transaction wants `batches`.
+        Use it while `is_full` bounds the size: an Arrow text column ends at 2 GiB, so a huge transaction needs
+        `batches`.
         """
-        found = list(self._taken(self._count, None))
-        return found[0] if found else pa.RecordBatch.from_pylist([], MUTATION_SCHEMA)
+        taken = list(self._take_batches(self._count, None))
+        return taken[0] if taken else pa.RecordBatch.from_pylist([], MUTATION_SCHEMA)
 
     def batches(self, rows: int = 2 * BATCH_ROWS, size: int = 2 * BATCH_BYTES) -> Iterator[pa.RecordBatch]:
         """All rows so far in record batches of at most `rows` rows, and `size` bytes before decoding (or one row).
 
-        Twice what fills a batch, so that the last transaction makes no small batch of its own.
+        The limits are twice those of `is_full`, so that the last transaction does not create a small extra batch.
         """
-        return self._taken(rows, size)
+        return self._take_batches(rows, size)
 
-    def _taken(self, most_rows: int, most_bytes: int | None) -> Iterator[pa.RecordBatch]:
+    def _take_batches(self, most_rows: int, most_bytes: int | None) -> Iterator[pa.RecordBatch]:
         self._end_block()
         mutations = np.concatenate(self._blocks)
         kinds, tables = np.frombuffer(b"".join(self._kinds), np.uint8), list(self._tables)
@@ -253,7 +256,7 @@ class MutationBatch:
             yield self._record_batch(part, kinds[low:high], tables, [group for group in here if len(group.rows)])
 
     def _groups(self, mutations: Ints, kinds: Bytes, tables: list[TableDef]) -> list[Waiting]:
-        # A mutation's lists keep the order of its sequence, so the n-th row of a group is its n-th place.
+        # A mutation's lists follow the order of its sequence, so the n-th row of a group has its n-th position.
         codes = np.repeat(mutations[:, TABLE], mutations[:, ROWS]) * _KINDS + kinds
         rows, groups = self._rows.rows(), []
         for code, which in parted(codes):
@@ -302,8 +305,8 @@ class MutationBatch:
         return self._routed[table]
 
 
-def _numbered(values: Ints) -> tuple[Ints, Ints]:
-    """(different values, which of them each is)."""
+def _number_distinct(values: Ints) -> tuple[Ints, Ints]:
+    """(distinct values, index of each value among them)."""
     if len(values) and (values == values[0]).all():
         return values[:1], np.zeros(len(values), np.int64)
     different, which = np.unique(values, return_inverse=True)

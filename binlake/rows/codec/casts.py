@@ -1,7 +1,7 @@
-"""What a stored value becomes at MODIFY COLUMN: TiDB's own conversion, which no other server shares (hazards R-29).
+"""Convert a stored value as MODIFY COLUMN does in TiDB. No other server shares this conversion (hazards R-29).
 
-The result is that of a lenient session. In a strict one TiDB refuses the DDL where the two differ, so a DDL that was
-logged has this result. A conversion that is not known is an error, never a guess. Sources: TiDB 7.5 types/datum.go
+The result is that of a lenient session. Where a strict session would differ, TiDB refuses the DDL, so every logged DDL
+has this result. An unknown conversion is an error; it is never guessed. Sources: TiDB 7.5 types/datum.go
 (ConvertTo), types/convert.go, table.CastValue; each pair of types is checked with the recorded capture `zones`.
 """
 
@@ -33,14 +33,15 @@ _EXACT = Context(prec=400)
 
 
 class UnknownCast(ValueError):
-    """A conversion whose result is unknown here: of these types, of this value, or without the session's time zone."""
+    """Binlake does not know the conversion's result: for these types, this value, or without the session's time
+    zone."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Where and when the source converted: `zone` of its session, `day` there. None = not known.
+    """Where and when the source converted: time `zone` of its session, `day` in that zone. None = not known.
 
-    `guessed`: texts of other letters than ASCII may have been other bytes at the source (`source.invalid-text`).
+    `guessed`: non-ASCII texts may have been other bytes at the source (`source.invalid-text`).
     """
 
     zone: tzinfo | None = None
@@ -49,7 +50,7 @@ class Moment:
 
 
 def cast_form(column: ColumnInfo) -> tuple[object, ...]:
-    """What decides how a value of `column` is written: between equal forms no value changes."""
+    """The properties of `column` that decide how its values are written: if two forms are equal, no value changes."""
     tp, text = column.tp, column.tp in t.STRINGS
     fixed = tp == t.STRING
     width = column.flen if tp in (t.BIT, t.NEWDECIMAL) or (fixed and column.is_binary) else 0
@@ -59,12 +60,12 @@ def cast_form(column: ColumnInfo) -> tuple[object, ...]:
 
 
 def cast_text(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: Moment) -> str | None:
-    """The canonical text of column `target` for that of `source`. Raises UnknownCast naming types and value."""
+    """Convert the canonical text of column `source` to that of `target`. Raises UnknownCast naming types and value."""
     if text is None or cast_form(source) == cast_form(target):
         return _cut(text, target)
     try:
         if moment.guessed and target.is_binary and source.tp in t.STRINGS and not (source.is_binary or text.isascii()):
-            raise ValueError("it may have been other bytes at the source, which were read as latin1")
+            raise ValueError("the source may hold other bytes, which Binlake read as latin1")
         with localcontext(_EXACT):
             return _writer(target)(_Value(source, text, moment), target)
     except (ValueError, ArithmeticError) as error:
@@ -74,7 +75,7 @@ def cast_text(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: 
 
 
 def _cut(text: str | None, target: ColumnInfo) -> str | None:
-    """A lenient session cuts what is too long."""
+    """Cut a text that is too long, as a lenient session does."""
     if text is None or target.tp not in t.STRINGS or target.flen < 0 or target.tp in t.BLOBS:
         return text
     return text[: target.flen * (2 if target.is_binary else 1)]
@@ -82,7 +83,7 @@ def _cut(text: str | None, target: ColumnInfo) -> str | None:
 
 @dataclass(frozen=True)
 class _Value:
-    """A stored value in the forms that conversions ask for."""
+    """A stored value in the forms that conversions need."""
 
     column: ColumnInfo
     text: str
@@ -93,11 +94,11 @@ class _Value:
         return self.column.tp
 
     def local(self) -> str:
-        """The text as the session shows it: a TIMESTAMP in its zone."""
+        """The text as the session shows it: a TIMESTAMP in the session's time zone."""
         return times.in_zone(self.text, _zone(self.moment)) if self.tp == t.TIMESTAMP else self.text
 
     def shown(self) -> str:
-        """The text that becomes a string."""
+        """The text that a conversion to a string gives."""
         if self.tp in (t.FLOAT, t.DOUBLE):
             return format(Decimal(self.text), "f")
         if self.tp == t.YEAR:
@@ -109,7 +110,7 @@ class _Value:
         return self.local()
 
     def number(self) -> Decimal:
-        """The exact number; of a text its leading one, else 0."""
+        """The exact number; for a text its leading number, else 0."""
         if self.tp == t.BIT:
             return Decimal(int(self.text, 16))
         if self.tp == t.FLOAT:
@@ -159,14 +160,14 @@ def _integer(value: _Value, target: ColumnInfo) -> str:
     elif value.tp == t.DURATION:
         number = times.number_of_clock(times.rounded_clock(value.text, 0))
     else:
-        number = Decimal(_rounded(value))
+        number = Decimal(_round_to_integer(value))
     bits = _BITS[target.tp]
     low, high = (0, (1 << bits) - 1) if target.unsigned else (-1 << bits - 1, (1 << bits - 1) - 1)
     return str(min(max(int(number), low), high))
 
 
-def _rounded(value: _Value) -> int:
-    """A FLOAT or DOUBLE becomes an integer by C's rint, so 6.5 is 6; a DECIMAL or a text of 6.5 is 7."""
+def _round_to_integer(value: _Value) -> int:
+    """Round to an integer: a FLOAT or DOUBLE by C's rint (6.5 becomes 6), a DECIMAL or text half up (6.5 becomes 7)."""
     even = value.tp in (t.FLOAT, t.DOUBLE)
     return int(value.number().quantize(Decimal(1), ROUND_HALF_EVEN if even else ROUND_HALF_UP))
 
@@ -202,34 +203,34 @@ def _string(value: _Value, target: ColumnInfo) -> str:
 
 
 def _bytes(value: _Value, target: ColumnInfo) -> str:
-    found = bytes.fromhex(value.text) if value.tp in t.STRINGS and value.column.is_binary else value.shown().encode()
+    data = bytes.fromhex(value.text) if value.tp in t.STRINGS and value.column.is_binary else value.shown().encode()
     if target.flen >= 0 and target.tp not in t.BLOBS:
-        found = found[: target.flen]
-    return found.ljust(max(target.flen, 0) if target.tp == t.STRING else 0, b"\0").hex().upper()
+        data = data[: target.flen]
+    return data.ljust(max(target.flen, 0) if target.tp == t.STRING else 0, b"\0").hex().upper()
 
 
 def _datetime(value: _Value, fsp: int) -> str:
-    """The clock of the session, rounded to `fsp`."""
+    """The datetime in the session's time zone, rounded to `fsp` digits."""
     if value.tp in t.MOMENTS or value.tp in t.DATES:
-        found = value.local()
+        text = value.local()
     elif value.tp == t.DURATION:
         if value.moment.day is None:
-            raise ValueError("the day of the conversion at the source is not known")
-        found = times.moment_on(value.moment.day, value.text)
+            raise ValueError("it is not known on which day the source converted the value")
+        text = times.moment_on(value.moment.day, value.text)
     elif value.tp in t.STRINGS:
-        found = times.moment_of(value.shown())
+        text = times.moment_of(value.shown())
     elif value.tp in t.INTEGERS or value.tp == t.NEWDECIMAL:
-        found = times.moment_of_number(value.number())
+        text = times.moment_of_number(value.number())
     else:
-        raise ValueError("no conversion to a date is known")
-    return times.rounded_moment(found, fsp)
+        raise ValueError("the conversion of this type to a date is not known")
+    return times.rounded_moment(text, fsp)
 
 
 def _moment(value: _Value, target: ColumnInfo) -> str:
     if value.tp == target.tp:
         return times.rounded_moment(value.text, target.fsp)
-    found = _datetime(value, target.fsp)
-    return times.in_utc(found, _zone(value.moment)) if target.tp == t.TIMESTAMP else found
+    text = _datetime(value, target.fsp)
+    return times.in_utc(text, _zone(value.moment)) if target.tp == t.TIMESTAMP else text
 
 
 def _date(value: _Value, _target: ColumnInfo) -> str:
@@ -238,25 +239,25 @@ def _date(value: _Value, _target: ColumnInfo) -> str:
 
 def _duration(value: _Value, target: ColumnInfo) -> str:
     if value.tp == t.DURATION:
-        found = value.text
+        text = value.text
     elif value.tp in t.MOMENTS:
-        found = value.local()[11:]
+        text = value.local()[11:]
     elif value.tp in t.DATES:
-        found = "00:00:00"
+        text = "00:00:00"
     elif value.tp in t.STRINGS:
-        found = times.clock_of(value.shown())
+        text = times.clock_of(value.shown())
     elif value.tp in _NUMBERS:
-        found = times.clock_of_number(value.number())
+        text = times.clock_of_number(value.number())
     else:
-        raise ValueError("no conversion to a time is known")
-    return times.rounded_clock(found, target.fsp)
+        raise ValueError("the conversion of this type to a time is not known")
+    return times.rounded_clock(text, target.fsp)
 
 
 def _year(value: _Value, _target: ColumnInfo) -> str:
     if value.tp in t.MOMENTS or value.tp in t.DATES:
         return value.local()[:4]
     text = value.shown() if value.tp in t.STRINGS else ""
-    year = _rounded(value)
+    year = _round_to_integer(value)
     if year == 0:
         return "2000" if text.startswith("0") and len(text) != _YEAR_WIDTH else "0000"
     year += (2000 if year < 70 else 1900) if 0 < year < 100 else 0
@@ -271,11 +272,11 @@ def _enum(value: _Value, target: ColumnInfo) -> str:
         name = value.shown()
         if name in elems or (value.tp == t.ENUM and name == ""):
             return name
-        raise ValueError("no element of that name")
-    place = _rounded(value)
-    if not 0 < place <= len(elems):
-        raise ValueError("no element of that number")
-    return elems[place - 1]
+        raise ValueError("the type has no element of this name")
+    ordinal = _round_to_integer(value)
+    if not 0 < ordinal <= len(elems):
+        raise ValueError("the type has no element of this number")
+    return elems[ordinal - 1]
 
 
 def _set(value: _Value, target: ColumnInfo) -> str:
@@ -283,9 +284,9 @@ def _set(value: _Value, target: ColumnInfo) -> str:
         names = value.shown().split(",") if value.shown() else []
         bits = sum({1 << target.elems.index(name) for name in names})
     else:
-        bits = _rounded(value)
+        bits = _round_to_integer(value)
     if bits >> len(target.elems):
-        raise ValueError("no elements of that number")
+        raise ValueError("the type has no elements for this number")
     return set_text(bits, target.elems)
 
 
@@ -293,14 +294,14 @@ def _bit(value: _Value, target: ColumnInfo) -> str:
     if value.tp in t.STRINGS:
         data = bytes.fromhex(value.text) if value.column.is_binary else value.text.encode()
         return bit_text(int.from_bytes(data, "big"), target.flen)
-    return bit_text(_rounded(value), target.flen)
+    return bit_text(_round_to_integer(value), target.flen)
 
 
 def _json(value: _Value, _target: ColumnInfo) -> str:
     if value.tp not in t.STRINGS or value.column.is_binary:
         raise ValueError("only text can be converted to JSON")
-    found, _ = json_text(write_json(value.text), 0)
-    return found
+    text, _ = json_text(write_json(value.text), 0)
+    return text
 
 
 _WRITERS: dict[int, Writer] = {

@@ -1,4 +1,4 @@
-"""Dates, times and numbers of them as TiDB reads them out of other types: rounding goes up at one half, always.
+"""Convert dates and times from and to other types as TiDB does. One half always rounds up.
 
 Sources: TiDB 7.5 types/time.go (ParseTime, ParseDuration, ParseTimeFromNum, RoundFrac), the recorded capture `zones`.
 """
@@ -18,51 +18,51 @@ _CLOCK = re.compile(r"(-?)(?:(\d{1,2}) )?(\d{1,3}):(\d{1,2})(?::(\d{1,2}))?(?:\.
 _PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d*)?")
 _ZERO = "0000-00-00 00:00:00"
 _FIRST_DATE = 101
-"""The least number that TiDB reads as a date: 2000-01-01."""
+"""The smallest number that TiDB reads as a date: 2000-01-01."""
 
 
 def in_zone(text: str, zone: tzinfo) -> str:
-    """A TIMESTAMP's text (UTC) as a clock in `zone` shows it; zero stays zero."""
-    return text if _has_zero_part(text) else _shifted(text, UTC, zone)
+    """Convert a TIMESTAMP's text (UTC) to local time in `zone`; a zero date stays zero."""
+    return text if _has_zero_part(text) else _convert_zone(text, UTC, zone)
 
 
 def in_utc(text: str, zone: tzinfo) -> str:
-    """A clock's text in `zone` as the TIMESTAMP (UTC) that TiDB stores: of an hour that comes twice, the first."""
-    return text if _has_zero_part(text) else _shifted(text, zone, UTC)
+    """Convert local time in `zone` to the TIMESTAMP (UTC) that TiDB stores; if the hour occurs twice, to the first."""
+    return text if _has_zero_part(text) else _convert_zone(text, zone, UTC)
 
 
 def rounded_moment(text: str, fsp: int) -> str:
-    """A date or datetime text with `fsp` digits of seconds, rounded."""
+    """A date or datetime text, rounded to `fsp` fractional digits of seconds."""
     whole, _, fraction = (text if len(text) > 10 else f"{text} 00:00:00").partition(".")
     if _has_zero_part(text) or len(fraction) <= fsp:
         return f"{whole}.{fraction:0<{fsp}}"[: 20 + fsp] if fsp else whole
-    micros = _floor_half(Decimal(f"0.{fraction}") * 10**fsp) * 10 ** (6 - fsp)
+    micros = _round_half_up(Decimal(f"0.{fraction}") * 10**fsp) * 10 ** (6 - fsp)
     value = datetime.fromisoformat(whole) + timedelta(microseconds=micros)
-    return _shown(value, fsp)
+    return _format(value, fsp)
 
 
 def moment_of(text: str) -> str:
-    """A text of a DATETIME as TiDB reads it; raises ValueError for a form that this does not know."""
+    """Parse the text of a DATETIME as TiDB does; raises ValueError for an unsupported form."""
     text = text.strip()
     match = _DIGITS.fullmatch(text)
-    found = _of_digits(match[1]) if match else _of_parts(text)
+    moment = _parse_digits(match[1]) if match else _parse_parts(text)
     fraction = (match[2] if match else text.partition(".")[2]) or ""
-    moment_parts(found)
-    return f"{found}.{fraction}" if fraction else found
+    moment_parts(moment)
+    return f"{moment}.{fraction}" if fraction else moment
 
 
 def moment_of_number(number: Decimal) -> str:
-    """The DATETIME of a number like 20210102030405; raises ValueError for one that is none."""
+    """The DATETIME of a number like 20210102030405; raises ValueError if the number is not a date."""
     if number == 0:
         return _ZERO
     whole, _, fraction = format(number, "f").partition(".")
     width = next((width for width in (6, 8, 12, 14) if len(whole) <= width), 0)
     if number < _FIRST_DATE or not width:
         raise ValueError(f"{number} is not a date")
-    found = moment_of(whole.rjust(width, "0") + (f".{fraction}" if fraction else ""))
-    if _has_zero_part(found):
+    moment = moment_of(whole.rjust(width, "0") + (f".{fraction}" if fraction else ""))
+    if _has_zero_part(moment):
         raise ValueError(f"{number} is not a date")
-    return found
+    return moment
 
 
 def number_of_moment(text: str) -> Decimal:
@@ -76,7 +76,7 @@ def number_of_clock(text: str) -> Decimal:
 
 
 def clock_of(text: str) -> str:
-    """A text of a TIME as TiDB reads it; raises ValueError for a form that this does not know."""
+    """Parse the text of a TIME as TiDB does; raises ValueError for an unsupported form."""
     text = text.strip()
     match = _CLOCK.fullmatch(text)
     if match is None:
@@ -86,67 +86,67 @@ def clock_of(text: str) -> str:
             raise ValueError(f"{value_in_log(text)} is not a time")
         return clock_of_number(Decimal(text))
     hours = int(match[2] or 0) * 24 + int(match[3])
-    found = f"{match[1]}{hours:02d}:{int(match[4]):02d}:{int(match[5] or 0):02d}"
-    return f"{found}.{match[6]}" if match[6] else found
+    clock = f"{match[1]}{hours:02d}:{int(match[4]):02d}:{int(match[5] or 0):02d}"
+    return f"{clock}.{match[6]}" if match[6] else clock
 
 
 def clock_of_number(number: Decimal) -> str:
-    """The TIME of a number like 123456 (12:34:56); raises ValueError for one that is none."""
+    """The TIME of a number like 123456 (12:34:56); raises ValueError if the number is not a time."""
     sign, whole, fraction = "-" if number < 0 else "", *format(abs(number), "f").partition(".")[::2]
     digits = whole.rjust(6, "0")
     if len(digits) > 7:
         raise ValueError(f"{number} is not a time")
-    found = f"{sign}{int(digits[:-4]):02d}:{digits[-4:-2]}:{digits[-2:]}"
-    parse_duration(found)
-    return f"{found}.{fraction}" if fraction else found
+    clock = f"{sign}{int(digits[:-4]):02d}:{digits[-4:-2]}:{digits[-2:]}"
+    parse_duration(clock)
+    return f"{clock}.{fraction}" if fraction else clock
 
 
 def rounded_clock(text: str, fsp: int) -> str:
-    """A TIME text with `fsp` digits of seconds: the half goes up, so -00:00:00.5 becomes 00:00:00."""
+    """A TIME text, rounded to `fsp` fractional digits: one half rounds up, so -00:00:00.5 becomes 00:00:00."""
     whole, _, fraction = text.partition(".")
     seconds = Decimal(abs(parse_duration(whole)) // 10**9) + Decimal(f"0.{fraction or 0}")
-    units = _floor_half((-seconds if text.startswith("-") else seconds) * 10**fsp)
+    units = _round_half_up((-seconds if text.startswith("-") else seconds) * 10**fsp)
     rest, part = divmod(abs(units), 10**fsp)
-    found = f"{'-' if units < 0 else ''}{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
-    return f"{found}.{part:0{fsp}d}" if fsp else found
+    clock = f"{'-' if units < 0 else ''}{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{clock}.{part:0{fsp}d}" if fsp else clock
 
 
 def moment_on(day: date, clock: str) -> str:
-    """The DATETIME of a TIME on `day`: what is below 00:00 or above 24:00 falls on another one."""
+    """The DATETIME of a TIME on `day`; a TIME below 00:00 or above 24:00 falls on another day."""
     micros = parse_duration(clock) // 1000
-    return _shown(datetime(day.year, day.month, day.day) + timedelta(microseconds=micros), 6)
+    return _format(datetime(day.year, day.month, day.day) + timedelta(microseconds=micros), 6)
 
 
-def _shifted(text: str, source: tzinfo, target: tzinfo) -> str:
+def _convert_zone(text: str, source: tzinfo, target: tzinfo) -> str:
     whole, _, fraction = text.partition(".")
     value = datetime.fromisoformat(whole).replace(tzinfo=source).astimezone(target)
     if value.astimezone(source).replace(tzinfo=None) != datetime.fromisoformat(whole):
         raise ValueError(f"{whole} does not exist in the time zone {source}")
-    found = f"{value.year:04d}-{value:%m-%d %H:%M:%S}"
-    return f"{found}.{fraction}" if fraction else found
+    shifted = f"{value.year:04d}-{value:%m-%d %H:%M:%S}"
+    return f"{shifted}.{fraction}" if fraction else shifted
 
 
 def _has_zero_part(text: str) -> bool:
     return text.startswith("0000") or "-00" in text[:10]
 
 
-def _floor_half(value: Decimal) -> int:
+def _round_half_up(value: Decimal) -> int:
     return int((value + Decimal("0.5")).to_integral_value(ROUND_FLOOR))
 
 
-def _shown(value: datetime, fsp: int) -> str:
-    found = f"{value.year:04d}-{value:%m-%d %H:%M:%S}"
-    return found + (f".{value.microsecond:06d}"[: fsp + 1] if fsp else "")
+def _format(value: datetime, fsp: int) -> str:
+    text = f"{value.year:04d}-{value:%m-%d %H:%M:%S}"
+    return text + (f".{value.microsecond:06d}"[: fsp + 1] if fsp else "")
 
 
-def _of_digits(digits: str) -> str:
+def _parse_digits(digits: str) -> str:
     if len(digits) in (6, 12):
         digits = ("20" if int(digits[:2]) < 70 else "19") + digits
     clock = digits[8:].ljust(6, "0")
     return f"{digits[:4]}-{digits[4:6]}-{digits[6:8]} {clock[:2]}:{clock[2:4]}:{clock[4:]}"
 
 
-def _of_parts(text: str) -> str:
+def _parse_parts(text: str) -> str:
     match = _PARTS.fullmatch(text)
     if match is None:
         raise ValueError(f"{value_in_log(text)} is not a date")

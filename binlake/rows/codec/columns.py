@@ -1,7 +1,7 @@
-"""One reader per column for many rows at once: the columns' counterpart of `binlake.rows.codec.readers`.
+"""Read one column of many rows at once: the vectorized counterpart of `binlake.rows.codec.readers`.
 
-A reader's texts are those of the plain reader, or the place is marked as not good and the row goes to the plain one.
-`lane_reader_of` is the only entry.
+A lane reader either gives the same texts as the plain reader or marks the datum as not good; the plain reader then
+reads that row. Get a reader by `lane_reader_of` or `handle_reader_of`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from binlake.rows.schema.info import ColumnInfo
 
 
 class Cells(NamedTuple):
-    """A text per spot, the positions behind the datums, and where both are the plain reader's."""
+    """A text per spot, the position after each datum, and whether both equal the plain reader's result."""
 
     texts: pa.Array
     next: Ints
@@ -47,13 +47,13 @@ def lane_reader_of(column: ColumnInfo) -> LaneReader:
     make = _MAKERS.get(column.tp)
     if make is not None:
         return make(column)
-    return _integers(column) if column.tp in t.INTEGERS else _each(reader_of(column))
+    return _integers(column) if column.tp in t.INTEGERS else _read_each(reader_of(column))
 
 
 def handle_reader_of(column: ColumnInfo) -> LaneReader:
-    """The reader of a handle datum, where an unsigned key may come signed and a TIME has a flag of its own.
+    """The reader of a handle datum: there an unsigned key may be stored as signed, and a TIME has a different flag.
 
-    tidb-binlog 1.11, seen in the captures.
+    tidb-binlog 1.11, confirmed by the captures.
     """
     usual = lane_reader_of(column)
     if column.tp == t.DURATION:
@@ -100,16 +100,16 @@ def _signed_as(unsigned: bool) -> LaneReader:
 
 def _texts(spots: Spots) -> Cells:
     starts, ends, good = spots.slices()
-    found = x.cut_texts(spots.lanes.data, starts, ends)
-    data = x.text_bytes(found)[1]
-    if data.size and data.max() >= 0x80 and not _is_utf8(found):
-        good &= np.fromiter(map(_decodes, found.cast(pa.binary()).to_pylist()), np.bool_, len(found))
-    return Cells(found, ends, good)
+    texts = x.cut_texts(spots.lanes.data, starts, ends)
+    data = x.text_bytes(texts)[1]
+    if data.size and data.max() >= 0x80 and not _is_utf8(texts):
+        good &= np.fromiter(map(_decodes, texts.cast(pa.binary()).to_pylist()), np.bool_, len(texts))
+    return Cells(texts, ends, good)
 
 
-def _is_utf8(found: pa.Array) -> bool:
+def _is_utf8(texts: pa.Array) -> bool:
     try:
-        found.cast(pa.binary()).cast(pa.string())
+        texts.cast(pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
         return False
     return True
@@ -178,7 +178,7 @@ def _bits(column: ColumnInfo) -> LaneReader:
             good &= values >> width == 0
         return Cells(x.bit_texts(values, width), after, good)
 
-    return _each(reader_of(column)) if width > 64 else read
+    return _read_each(reader_of(column)) if width > 64 else read
 
 
 def _enums(column: ColumnInfo) -> LaneReader:
@@ -219,7 +219,7 @@ def _double_texts(values: NDArray[np.float64]) -> pa.Array:
 
 def _single_texts(values: NDArray[np.float64]) -> pa.Array:
     singles = values.astype(np.float32)
-    # From 2**24 on the shortest text of a float32 is not that of its integer.
+    # From 2**24 on, the shortest text of a float32 differs from the text of its integer.
     whole = (np.abs(singles) < 1 << 24) & (np.rint(singles) == singles) & ~((singles == 0) & np.signbit(singles))
     return _float_texts(singles, whole, (1e-4, 1 << 24), float_text)
 
@@ -227,7 +227,7 @@ def _single_texts(values: NDArray[np.float64]) -> pa.Array:
 def _float_texts(
     values: NDArray[Any], whole: Bools, limits: tuple[float, float], show: Callable[[float], str]
 ) -> pa.Array:
-    # Outside of the limits Arrow and TiDB write exponents in different ways.
+    # Outside the limits Arrow and TiDB write exponents differently.
     size = np.abs(values)
     plain = ~whole & (size >= limits[0]) & (size < limits[1])
     places = [np.flatnonzero(kind) for kind in (whole, plain, ~whole & ~plain)]
@@ -240,7 +240,7 @@ def _float_texts(
 
 
 def _decimals(column: ColumnInfo) -> LaneReader:
-    scale, plain = max(column.decimal, 0), _each(reader_of(column))
+    scale, plain = max(column.decimal, 0), _read_each(reader_of(column))
 
     def read(spots: Spots) -> Cells:
         precision, frac, after, good = spots.decimal_layout()
@@ -248,9 +248,9 @@ def _decimals(column: ColumnInfo) -> LaneReader:
         parts: list[tuple[Ints, pa.Array]] = []
         for layout in np.unique(layouts).tolist():
             places = np.flatnonzero(layouts == layout)
-            few = layout == 0 or places.size < _FEW
-            some = spots.only(places)
-            cells = plain(some) if few else _decimals_of(some, layout >> 8, layout & 0xFF, scale)
+            use_plain = layout == 0 or places.size < _FEW
+            chosen = spots.only(places)
+            cells = plain(chosen) if use_plain else _decimals_of(chosen, layout >> 8, layout & 0xFF, scale)
             after[places], good[places] = cells.next, cells.good
             parts.append((places, cells.texts))
         return Cells(x.merged_texts(parts, len(spots)), after, good)
@@ -259,7 +259,7 @@ def _decimals(column: ColumnInfo) -> LaneReader:
 
 
 def _decimals_of(spots: Spots, precision: int, frac: int, scale: int) -> Cells:
-    """Decimals of one layout: digits group by group, then the zeros in front go."""
+    """Read decimals of one layout: write the digits group by group, then remove leading zeros."""
     size = d.decimal_size(precision, frac)
     good = spots.at + 3 + size <= spots.ends
     body = spots.lanes.byte(spots.at[:, None] + np.arange(3, 3 + size))
@@ -293,20 +293,20 @@ def _decimal_digits(body: NDArray[np.uint8], precision: int, frac: int) -> tuple
     return digits, good
 
 
-def _each(reader: Reader) -> LaneReader:
-    """The plain reader, row by row."""
+def _read_each(reader: Reader) -> LaneReader:
+    """A lane reader that calls the plain reader row by row."""
 
     def read(spots: Spots) -> Cells:
-        found: list[str | None] = [""] * len(spots)
+        texts: list[str | None] = [""] * len(spots)
         after, good = spots.at.copy(), np.zeros(len(spots), np.bool_)
         starts = spots.lanes.starts[spots.which].tolist()
         for n, (row, at, start) in enumerate(zip(spots.which.tolist(), spots.at.tolist(), starts, strict=True)):
             try:
-                found[n], end = reader(spots.lanes.row(row), at - start)
+                texts[n], end = reader(spots.lanes.row(row), at - start)
             except (IndexError, ValueError, KeyError, OverflowError):
                 continue
             after[n], good[n] = end + start, True
-        return Cells(pa.array(found, pa.string()), after, good)
+        return Cells(pa.array(texts, pa.string()), after, good)
 
     return read
 

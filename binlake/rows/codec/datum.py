@@ -1,7 +1,7 @@
-"""Datums of TiDB's codec: one flag byte and a body (tidb-binlog 1.12). Reading checks every length before it trusts it.
+"""Datums of TiDB's codec: one flag byte and a body (tidb-binlog 1.12). Readers check every length before they use it.
 
-Functions take (buffer, position) and return (value, next position). Truncated input raises IndexError, odd input
-ValueError: the walk over a transaction turns both into a WireError that says where (binlake.rows.codec.transaction).
+Functions take (buffer, position) and return (value, next position). Truncated input raises IndexError, invalid input
+ValueError; binlake.rows.codec.transaction turns both into a WireError that names the position.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def read_varint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def read_compact(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Bytes after a zig-zag length; `pos` is behind the flag."""
+    """Bytes after a zig-zag length; `pos` is the position after the flag."""
     size, pos = read_varint(data, pos)
     return take(data, pos, size)
 
 
 def read_comparable(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Bytes in groups of 8 with a marker (flag 1); `pos` is behind the flag."""
+    """Bytes in groups of 8 with a marker (flag 1); `pos` is the position after the flag."""
     parts = []
     while True:
         marker = data[pos + 8]
@@ -67,7 +67,7 @@ _DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 
 def decimal_size(precision: int, frac: int) -> int:
-    """Bytes of a binary decimal; raises ValueError for a layout that cannot be."""
+    """The number of bytes of a binary decimal; raises ValueError for an impossible layout."""
     whole = precision - frac
     if whole < 0 or precision > 81 or precision == 0:
         raise ValueError(f"a decimal cannot have precision {precision} and scale {frac}")

@@ -11,7 +11,7 @@ _TEXT = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?")
 
 
 def read_decimal(data: bytes, pos: int, scale: int) -> tuple[str, int]:
-    """(text with at least `scale` decimals, next position); `pos` is at the precision byte, behind the flag."""
+    """(text with at least `scale` decimals, next position); `pos` is at the precision byte, after the flag."""
     precision, frac = data[pos], data[pos + 1]
     pos += 2
     size = decimal_size(precision, frac)

@@ -1,7 +1,7 @@
-"""Rows that went with a dropped or truncated partition are removed from a batch (`binlake.rows.schema.emptied`).
+"""Remove from a batch the rows that a dropped or truncated partition took with it (`binlake.rows.schema.emptied`).
 
-Those that went with an exchanged one become rows of the table that it is now. A row that an update moved between such a
-partition and another is an insert or a delete on either side.
+Rows of an exchanged partition become rows of the table that the partition is now. If an update moved a row between such
+a partition and another one, it becomes a delete on one side and an insert on the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from binlake.wire import binlog_pb2 as pb
 
 Row = dict[str, Any]
 Known = dict[tuple[TableDef, Side, TableDef | None], TableDef]
-"""What `settled` gave before."""
+"""The earlier results of `definition_of_side`."""
 _Names = tuple[str, str, str, str]
 _SIDES = (Mutation.BEFORE, Mutation.AFTER)
 _NAMES = (Mutation.SOURCE_DB, Mutation.SOURCE_TABLE, Mutation.DB, Mutation.TABLE)
@@ -33,15 +33,16 @@ _NAMES = (Mutation.SOURCE_DB, Mutation.SOURCE_TABLE, Mutation.DB, Mutation.TABLE
 def definition_of_side(
     table: TableDef, table_id: int, value: pb.PrewriteValue, payload: bytes, tables: TableLookup, known: Known
 ) -> TableDef:
-    """`table` with what is known of the side that the transaction `value` of `payload` took; of `known` if it is there.
+    """`table` with the side of the DDL on which the transaction `value` of `payload` wrote.
 
-    `table_id`: the id that the rows are logged with; `tables`: the definitions of their place.
+    `table_id`: the id under which the rows are logged; `tables`: the definitions at their position; `known`: cache of
+    earlier results.
     """
     emptied = table.emptied
     if emptied is None or value.schema_version >= emptied.version:
         return table
     others = {mutation.table_id for mutation in value.mutations} - {table_id}
-    # A row that is logged with the former id of the table that came in was written there.
+    # A row logged under another id, the former id of the table that was exchanged in, was written to that table.
     side: Side = "new"
     if table_id == table.id:
         side = emptied.side_of(pb.Binlog.FromString(payload).prewrite_key, table.partition_ids, others)
@@ -53,7 +54,7 @@ def definition_of_side(
 
 
 def is_late(table: TableDef, version: int) -> bool:
-    """True when transactions from schema `version` on may have seen `table` as it was before its last DDL."""
+    """True if a transaction of schema `version` may have seen `table` as it was before its last DDL."""
     left = [known.version for known in (table.emptied, table.reorganized) if known is not None]
     return any(version < bound for bound in left)
 
@@ -66,39 +67,45 @@ def without_lost_rows(
     lost: Counter[int],
     names_of: Callable[[TableDef], _Names | None],
 ) -> pa.RecordBatch:
-    """`batch` (of MUTATION_SCHEMA) without rows that went with their partition; `lost` counts them by table id.
+    """`batch` (of MUTATION_SCHEMA) without rows that were removed with their partition; `lost` counts them by table id.
 
-    `which`: the number of each row's definition (of `settled`) among `tables`, `versions` its schema version;
-    `names_of`: the names of a table at the source and at the target. Raises SchemaError for a row of which it cannot
-    be determined.
+    `which`: the index of each row's definition (from `definition_of_side`) in `tables`; `versions`: its schema version;
+    `names_of`: the names of a table at the source and at the target. Raises SchemaError if it cannot be determined
+    whether a row was removed.
     """
     bounds = np.asarray([table.emptied.version if table.emptied else 0 for table in tables], np.int64)
     late = versions < bounds[which]
     if not late.any():
         return batch
-    found = batch.to_pylist(maps_as_pydicts="strict")
-    own: dict[int, list[Row]] = {}
-    for row in (row for row, is_late in zip(found, late, strict=True) if is_late):
-        own.setdefault(row[Mutation.COMMIT_TS], []).append(row)
+    all_rows = batch.to_pylist(maps_as_pydicts="strict")
+    late_rows: dict[int, list[Row]] = {}
+    for row in (row for row, is_late in zip(all_rows, late, strict=True) if is_late):
+        late_rows.setdefault(row[Mutation.COMMIT_TS], []).append(row)
     rows: list[Row] = []
-    for row, is_late, number in zip(found, late, which, strict=True):
-        left = list(_what_remains(row, tables[number], own[row[Mutation.COMMIT_TS]], names_of)) if is_late else [row]
+    for row, is_late, number in zip(all_rows, late, which, strict=True):
+        left = (
+            list(_remaining_rows(row, tables[number], late_rows[row[Mutation.COMMIT_TS]], names_of))
+            if is_late
+            else [row]
+        )
         lost[row[Mutation.TABLE_ID]] += not left
         rows += left
     return pa.RecordBatch.from_pylist(rows, batch.schema)
 
 
-def _what_remains(
+def _remaining_rows(
     row: Row, table: TableDef, together: Sequence[Row], names_of: Callable[[TableDef], _Names | None]
 ) -> Iterator[Row]:
-    """What is left of a late row of a transaction's `together`: itself, nothing, or that side of an update which lies
-    in another partition. What an exchanged partition held is a row of its new table."""
-    held = [side for side in _SIDES if row[side] is not None and _holds(row, side, table)]
-    if not held or not _wrote_into_partition(row, held[0], table, together):
+    """What remains of a late `row`: the row itself, nothing, or the side of an update that lies in another partition.
+
+    A row of an exchanged partition becomes a row of its new table. `together`: all late rows of the transaction.
+    """
+    affected = [side for side in _SIDES if row[side] is not None and _holds(row, side, table)]
+    if not affected or not _wrote_into_partition(row, affected[0], table, together):
         yield row
         return
     taken = _names_after_exchange(row, table, names_of)
-    if row[Mutation.OP] != "update" or len(held) == len(_SIDES):
+    if row[Mutation.OP] != "update" or len(affected) == len(_SIDES):
         yield from [{**row, **taken}] if taken else []
         return
     removed = {**row, Mutation.OP: "delete", Mutation.AFTER: None, Mutation.NEW_KEY: None}
@@ -109,17 +116,17 @@ def _what_remains(
         Mutation.KEY: row[Mutation.NEW_KEY] or row[Mutation.KEY],
         Mutation.NEW_KEY: None,
     }
-    there, here = (removed, added) if held == ["before"] else (added, removed)
-    yield here
-    yield from [{**there, **taken}] if taken else []
+    in_partition, elsewhere = (removed, added) if affected == ["before"] else (added, removed)
+    yield elsewhere
+    yield from [{**in_partition, **taken}] if taken else []
 
 
 def _names_after_exchange(
     row: Row, table: TableDef, names_of: Callable[[TableDef], _Names | None]
 ) -> Mapping[str, Any]:
-    """The names that `row` has in the table that its partition was exchanged for; empty where it is gone.
+    """The table names of `row` after its partition was exchanged for another table; empty if the row was removed.
 
-    Raises SchemaError where that table has other columns or another key.
+    Raises SchemaError if that table has other columns or another key.
     """
     taker = table.taker
     if taker is None:
@@ -131,9 +138,9 @@ def _names_after_exchange(
 
 
 def require_equal_filters(table: TableDef, commit_ts: int, wanted: Callable[[TableDef], Collection[str]]) -> None:
-    """Raises SchemaError if filters distinguish a `table` of `settled` from the one that its late rows may belong to.
+    """Raises SchemaError if `table` and the table that its late rows may belong to have different filters.
 
-    `wanted`: the kinds of row changes that are read of a table.
+    `table`: a result of `definition_of_side`; `wanted`: the kinds of row changes that are read of a table.
     """
     taker = table.taker
     if taker is not None and set(wanted(table)) != set(wanted(taker)):
@@ -149,11 +156,12 @@ def _cannot_follow_error(table: TableDef, taker: TableDef, commit_ts: int, why: 
 
 
 def _wrote_into_partition(row: Row, side: str, table: TableDef, together: Sequence[Row]) -> bool:
-    """Whether the transaction wrote the image `side` of `row` into such a partition. Raises SchemaError."""
+    """Whether the transaction wrote the image `side` of `row` into a removed partition. Raises SchemaError."""
     known = table.emptied.side if table.emptied else "new"
     if known == "old" or not partition_of(table.raw["partition"], row[side], _types(table)):
         return True
-    # The primary key is that of one of its rows: all of them would have been in the partition, and that one is not.
+    # The prewrite key belongs to one of the transaction's rows. If all its rows would have been in the partition, but
+    # the prewrite key is not in it, then none of them was written to the partition.
     if known == "not its own" and all(_holds(one, s, table) for one in together for s in _SIDES if one[s] is not None):
         return False
     raise SchemaError(

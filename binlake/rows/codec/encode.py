@@ -1,6 +1,7 @@
-"""Rows, table mutations and whole binlogs from canonical texts: the inverse of the decoder, for workloads and tests.
+"""Encode rows, table mutations and whole binlogs from canonical texts: the inverse of the decoder, for workloads and
+tests.
 
-Written as TiDB writes (tidb-binlog 1.11): old row format, handle first in inserts, both halves in updates.
+The encoding is TiDB's (tidb-binlog 1.11): old row format, handle first in inserts, both halves in updates.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _ROWID_COLUMN = -1
 
 
 class RowEncoder:
-    """Rows of `table` from canonical texts by column name. Raises ValueError for a text its column cannot hold.
+    """Encodes rows of `table` from canonical texts by column name. Raises ValueError for a text its column cannot hold.
 
-    `new_collation` is the cluster's setting: under it a text of a clustered key is in the row as well, since its place
-    in the handle is for a sort key. The handle holds the text itself here, and readers never look at it.
+    `new_collation` is the cluster's setting: if it is on, TiDB stores a text of a clustered key in the row too, because
+    the handle holds only its sort key. This encoder writes the text itself into the handle; readers ignore it there.
     """
 
     def __init__(self, table: TableDef, new_collation: bool = True) -> None:
@@ -38,7 +39,7 @@ class RowEncoder:
         return not restored and any(c is column and length == t.UNSPECIFIED_LENGTH for c, length in self._handle)
 
     def insert(self, row: Row, rowid: int = 0) -> bytes:
-        """An insert row; `rowid` is used where the table has no clustered key."""
+        """An insert row; `rowid` is used if the table has no clustered key."""
         handle = b"".join(self._handle_datum(c, length, row) for c, length in self._handle) or write_int(rowid)
         columns = [c for c in self._inserted if not _omitted(c, row)]
         return handle + (self._pairs(columns, row) or b"\x00")
@@ -48,7 +49,7 @@ class RowEncoder:
         return b"".join(self._pairs(self._updated, half) + self._rowid(rowid) for half in (before, after))
 
     def delete(self, row: Row, rowid: int = 0) -> bytes:
-        """A delete row: virtual and hidden columns too."""
+        """A delete row; it includes virtual and hidden columns."""
         return self._pairs(self._deleted, row) + self._rowid(rowid)
 
     def _pairs(self, columns: Iterable[ColumnInfo], row: Row) -> bytes:
@@ -72,7 +73,7 @@ class RowEncoder:
 
 
 class MutationBuilder:
-    """A TableMutation from row changes, in the order they happened (S1-02)."""
+    """Builds a TableMutation from row changes, in the order in which they happened (S1-02)."""
 
     def __init__(self, table: TableDef, new_collation: bool = True) -> None:
         self._encoder = RowEncoder(table, new_collation)
@@ -98,12 +99,12 @@ class MutationBuilder:
 
 
 def prewrite_value(schema_version: int, mutations: Iterable[pb.TableMutation]) -> bytes:
-    """A serialised PrewriteValue; mutations in their order."""
+    """A serialised PrewriteValue with the mutations in the given order."""
     return pb.PrewriteValue(schema_version=schema_version, mutations=mutations).SerializeToString()
 
 
 def commit_binlog(start_ts: int, commit_ts: int, key: bytes, value: bytes = b"") -> bytes:
-    """A serialised commit; with `value` it is complete, as pumps hand it out."""
+    """A serialised commit binlog; with `value` it is complete, as pumps send it."""
     message = pb.Binlog(
         tp=pb.Commit, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=key, ddl_job_id=0, ddl_schema_state=0
     )
@@ -113,7 +114,7 @@ def commit_binlog(start_ts: int, commit_ts: int, key: bytes, value: bytes = b"")
 
 
 def _handle(table: TableDef) -> list[tuple[ColumnInfo, int]]:
-    """(column, length of its prefix or -1) of each handle datum; [] where the handle is a row id."""
+    """(column, length of its prefix or -1) of each handle datum; [] if the handle is a row id."""
     if table.pk_is_handle:
         return [(c, t.UNSPECIFIED_LENGTH) for c in table.row_columns if c.flag & t.FLAG_PRIMARY]
     index = table.primary_index
@@ -132,11 +133,12 @@ def _column(table: TableDef, name: str) -> ColumnInfo:
 
 
 def _is_written(column: ColumnInfo) -> bool:
-    """True for what TiDB writes into inserts and updates: public and half-added columns, no virtual ones."""
+    """True if TiDB writes the column into inserts and updates: it does for public and half-added, not for virtual
+    ones."""
     return column.state in (WRITE_ONLY, WRITE_REORG, PUBLIC) and not column.is_virtual
 
 
 def _omitted(column: ColumnInfo, row: Row) -> bool:
-    # TiDB leaves a NULL out when neither default says otherwise.
+    # TiDB leaves a NULL out if the column has no default.
     defaults = (column.default, column.default_bit, column.origin_default, column.origin_default_bit)
     return row.get(column.name) is None and all(default is None for default in defaults)

@@ -1,6 +1,6 @@
-"""What land asks of many binlogs at once: schema version, and whether it is a DDL (S0-14, S0-19).
+"""Read from many binlogs at once what land needs: the schema version, and whether a binlog is a DDL (S0-14, S0-19).
 
-A binlog of row changes as Go writes it is read here by columns; every other one, a DDL or a damaged one, by protobuf.
+Binlogs of row changes, as Go writes them, are read column by column; protobuf reads all others: DDL and damaged ones.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from binlake.rows.codec.lanes import Bools, Ints, Lanes
 from binlake.wire import binlog_pb2
 
 _MOST_TABLES = 16
-"""Mutations of a binlog up to which it is followed here."""
+"""A binlog with more mutations than this is left to protobuf."""
 _TP, _START_TS, _COMMIT_TS, _KEY, _VALUE, _JOB_ID, _STATE = 0x08, 0x10, 0x18, 0x22, 0x2A, 0x38, 0x40
 _VERSION, _MUTATION = 0x08, 0x12
 
 
 class Envelopes(NamedTuple):
-    """Of each binlog; `query` of those that are DDL, by their number. A damaged one has schema version 0."""
+    """One value per binlog; `query` holds the DDL text by the binlog's number. A damaged binlog has schema version
+    0."""
 
     version: Ints
     job_id: Ints
@@ -30,7 +31,7 @@ class Envelopes(NamedTuple):
 
 
 def read_envelopes(binlogs: pa.BinaryArray) -> Envelopes:
-    """Of many binlogs. Damage deeper than the list of mutations is not looked for."""
+    """The envelopes of many binlogs. Damage below the list of mutations is not checked for."""
     lanes = Lanes.of(binlogs)
     walk = _Walk(lanes, lanes.starts, lanes.ends)
     version, state = walk.row_changes()
@@ -44,8 +45,11 @@ def read_envelopes(binlogs: pa.BinaryArray) -> Envelopes:
 
 
 def parsed(payload: bytes) -> tuple[binlog_pb2.Binlog, int | None]:
-    """The binlog and its schema version; None: damaged. It lands unchanged, and merge reports it, where the configured
-    list of transactions to ignore can let it pass; refused here, it would stop every later window too."""
+    """The binlog and its schema version, None if it is damaged.
+
+    A damaged binlog lands unchanged, and merge reports it: there the configured list of transactions to ignore can let
+    it pass. If land refused it, it would also block every later window.
+    """
     binlog = binlog_pb2.Binlog()
     try:
         binlog.ParseFromString(payload)
@@ -55,14 +59,14 @@ def parsed(payload: bytes) -> tuple[binlog_pb2.Binlog, int | None]:
 
 
 class _Walk:
-    """A place in each binlog that moves on field by field; `good` falls where one is not as expected."""
+    """Walks all binlogs in parallel, field by field; `good` becomes False for a binlog with an unexpected field."""
 
     def __init__(self, lanes: Lanes, starts: Ints, ends: Ints) -> None:
         self._lanes, self._at, self._ends = lanes, starts, ends
         self.good: Bools = np.ones(len(starts), np.bool_)
 
     def row_changes(self) -> tuple[Ints, Ints]:
-        """Schema version and schema state."""
+        """The schema version and the DDL schema state of each binlog."""
         self._tag(_TP)
         self._byte(0x7F)
         self._number(_START_TS)
@@ -117,7 +121,7 @@ class _Walk:
         return values.view(np.int64)
 
     def _skip(self, tag: int) -> tuple[Ints, Ints]:
-        """Pass a field of bytes: where they begin and end."""
+        """Skip a field of bytes; returns the positions at which its bytes begin and end."""
         size, begin = self._number(tag), self._at
         self.good &= (size >= 0) & (size <= self._ends - begin)
         self._at = begin + np.where(self.good, size, 0)

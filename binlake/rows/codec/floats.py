@@ -1,7 +1,7 @@
-"""Texts of FLOAT and DOUBLE: the shortest that reads back as the same number, in TiDB's form (R-44).
+"""Texts of FLOAT and DOUBLE: the shortest text that reads back as the same number, in TiDB's form (R-44).
 
-TiDB writes plain decimals, and `1.5e20` from 1e15 up and below 1e-15. It cuts a FLOAT's exponent form to 6 digits;
-ours keeps them all, so that the text is lossless.
+TiDB writes plain decimals, but an exponent (`1.5e20`) from 1e15 up and below 1e-15. TiDB cuts the exponent form of a
+FLOAT to 6 digits; Binlake writes all digits, so that the text is lossless.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from math import isfinite
 import numpy as np
 
 _DOUBLE_LIMITS = (1e-15, 1e15)
-# TiDB compares a FLOAT with the limits as float32, which are not the same numbers.
+# TiDB compares a FLOAT with the limits converted to float32, which differ from the doubles.
 _FLOAT_LIMITS = (float(np.float32(1e-15)), float(np.float32(1e15)))
 FLOAT_MAX = 3.4028235677973366e38
-"""The largest double that rounds to a finite float32."""
+"""The largest double that rounds to a finite float32 value."""
 
 
 def double_text(value: float) -> str:
@@ -56,7 +56,7 @@ def _exponent(shortest: str) -> str:
 
 
 def json_double_text(value: float) -> str:
-    """A double inside JSON: plain, with an exponent from 1e21 up and below 1e-6 (as TiDB 7.5 prints it)."""
+    """A double inside JSON: plain, but with an exponent from 1e21 up and below 1e-6 (as TiDB 7.5 prints it)."""
     if not isfinite(value):
         raise ValueError(f"{value!r} is not a JSON number")
     size = abs(value)

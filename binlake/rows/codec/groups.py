@@ -1,4 +1,4 @@
-"""Rows of a batch that wait to be decoded together, and where its record batches are cut."""
+"""Rows of a batch that wait to be decoded together, and the limits at which the batch is cut into record batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from binlake.rows.codec.tabledecoder import TableDecoder
 
 @dataclass(frozen=True)
 class Waiting:
-    """Rows of one definition and kind; `places` are their numbers in the batch."""
+    """Rows of one definition and kind that wait to be decoded; `places` are their numbers in the batch."""
 
     decoder: TableDecoder
     op: str
@@ -24,7 +24,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Group:
-    """Such rows in a record batch, and their numbers in it."""
+    """Rows of one definition and kind in a record batch; `places` are their numbers in the record batch."""
 
     decoder: TableDecoder
     op: str
@@ -33,7 +33,7 @@ class Group:
 
 
 def cuts(groups: list[Waiting], count: int, most_rows: int, most_bytes: int | None) -> Iterator[tuple[int, int]]:
-    """(first, last + 1) of the rows of each record batch."""
+    """The row range (first, last + 1) of each record batch."""
     sizes = np.zeros(count, np.int64)
     if most_bytes is not None:
         for group in groups:
@@ -48,6 +48,6 @@ def cuts(groups: list[Waiting], count: int, most_rows: int, most_bytes: int | No
 
 
 def cut(group: Waiting, low: int, high: int) -> Group:
-    """The rows of `group` between two places, each of which is taken once."""
+    """The rows of `group` with numbers from `low` to `high` - 1. Each row may be taken only once."""
     first, last = np.searchsorted(group.places, [low, high]).tolist()
     return Group(group.decoder, group.op, group.rows.taken(first, last), group.places[first:last] - low)

@@ -1,6 +1,7 @@
-"""TiDB's binary JSON and its text as TiDB prints it: keys sorted, ", " and ": " between (tidb-binlog 1.12).
+"""TiDB's binary JSON and its text as TiDB prints it: sorted keys, separators ", " and ": " (tidb-binlog 1.12).
 
-Honest documents never overlap, so the nodes visited are bounded by the bytes given: damaged offsets cannot loop.
+In a valid document no parts overlap. The reader therefore visits at most as many nodes as the document has bytes, so
+that damaged offsets cannot cause an endless loop.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from binlake.rows.codec.temporal import duration_text, moment_parts, parse_durat
 OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING, OPAQUE = 0x01, 0x03, 0x04, 0x09, 0x0A, 0x0B, 0x0C, 0x0D
 DATE, DATETIME, TIMESTAMP, TIME = 0x0E, 0x0F, 0x10, 0x11
 MAX_DEPTH = 100
-"""TiDB refuses deeper documents."""
+"""TiDB refuses more deeply nested documents."""
 
 _LITERALS = {0: "null", 1: "true", 2: "false"}
 _FIXED = {LITERAL: 1, INT64: 8, UINT64: 8, DOUBLE: 8, DATE: 8, DATETIME: 8, TIMESTAMP: 8, TIME: 12}
@@ -29,7 +30,7 @@ _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def json_end(data: bytes, pos: int) -> int:
-    """The position behind the document whose type byte is at `pos`."""
+    """The position after the document whose type byte is at `pos`."""
     kind = data[pos]
     pos += 1
     if kind in (OBJECT, ARRAY):
@@ -123,7 +124,7 @@ def _core_time(kind: int, bits: int) -> str:
 
 
 def quote_json(text: str) -> str:
-    """`text` as TiDB shows it inside a document."""
+    """Quote `text` as TiDB shows it inside a document."""
     return f'"{_ESCAPE.sub(_escape, text)}"'
 
 
@@ -168,7 +169,7 @@ def write_json(text: str) -> bytes:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Type byte and binary value of what `json.loads` gives, with Opaque and Temporal in it. Raises ValueError."""
+    """Type byte and binary value of a `json.loads` result that may contain Opaque and Temporal. Raises ValueError."""
     kind, body = _encode(value, 0)
     return bytes((kind,)) + body
 
@@ -179,7 +180,7 @@ def _no_constant(name: str) -> None:
 
 def _encode(value: Any, depth: int) -> tuple[int, bytes]:
     if depth > MAX_DEPTH:
-        raise ValueError(f"it is deeper than {MAX_DEPTH}")
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, dict):
         return OBJECT, _encode_object(value, depth)
     if isinstance(value, list):

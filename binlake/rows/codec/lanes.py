@@ -1,8 +1,8 @@
-"""The bytes of many rows end to end, read at many places at once: what `binlake.rows.codec.datum` does one by one.
+"""Read the concatenated bytes of many rows at many positions at once: `binlake.rows.codec.datum`, vectorized.
 
-Nothing here raises for odd bytes. Each answer says for which places it holds (`good`); the others are left to the plain
-reference, which alone reports what is wrong with a row. Answers may come from bytes behind a row's end: callers compare
-the next position with `ends`.
+Nothing here raises for invalid bytes. Each result says for which positions it is valid (`good`). The others are left to
+the plain reader, and only that reports what is wrong with a row. A result may include bytes after a row's end, so
+callers must compare the next position with `ends`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Uints = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 
-# A word may be read at the end of the last row, and ten bytes of a number behind it.
+# A reader may read a word at the end of the last row, and a number of ten bytes after it.
 PAD = bytes(32)
 _MOST_SPREAD = 1 << 30
-"""Bytes between the first and the last row of a lane, for Arrow counts the bytes of texts up to 2 GiB."""
+"""Most bytes between the first and the last row of a lane: Arrow's text offsets end at 2 GiB."""
 _STOPS, _BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
-# Groups of 7 bits move together by halves: 8 of them, then 4 of 14, then 2 of 28.
+# Groups of 7 bits are joined in pairs, three times: 8 groups of 7 bits, then 4 of 14, then 2 of 28.
 _HALVES = tuple(
     (np.uint64(shift), np.uint64(mask))
     for shift, mask in ((1, 0x00FF00FF00FF00FF), (2, 0x0000FFFF0000FFFF), (4, 0x00000000FFFFFFFF))
@@ -37,7 +37,7 @@ _DIGIT_BYTES = np.asarray((0, 1, 1, 2, 2, 3, 3, 4, 4), np.int64)
 
 
 class Numbers(NamedTuple):
-    """Numbers read, the positions behind them, and where both hold."""
+    """The numbers read, the positions after them, and for which of them both are valid."""
 
     values: Uints
     next: Ints
@@ -47,7 +47,7 @@ class Numbers(NamedTuple):
 class Lanes:
     """Rows as spans of one buffer; `starts` and `ends` are the positions of each row in it.
 
-    Behind the end of the last one there are `PAD` bytes more.
+    The buffer has `PAD` more bytes after the end of the last row.
     """
 
     def __init__(self, data: Bytes, starts: Ints, ends: Ints) -> None:
@@ -56,7 +56,7 @@ class Lanes:
 
     @classmethod
     def of(cls, rows: Sequence[bytes] | pa.BinaryArray) -> Lanes:
-        """`rows` end to end; those of an array stay where they are."""
+        """Concatenate `rows`; the rows of an Arrow array are not copied."""
         if isinstance(rows, pa.Array):
             return cls._of_array(rows)
         sizes = np.fromiter(map(len, rows), np.int64, len(rows))
@@ -66,9 +66,9 @@ class Lanes:
     @classmethod
     def _of_array(cls, rows: pa.BinaryArray) -> Lanes:
         rows = rows.cast(pa.binary())
-        _, offsets, held = rows.buffers()
+        _, offsets, values = rows.buffers()
         bounds = np.frombuffer(offsets, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
-        data = np.frombuffer(held or b"", np.uint8)[bounds[0] : bounds[-1] + len(PAD)]
+        data = np.frombuffer(values or b"", np.uint8)[bounds[0] : bounds[-1] + len(PAD)]
         bounds -= bounds[0]
         if len(data) < bounds[-1] + len(PAD):
             data = np.concatenate((data, np.zeros(len(PAD), np.uint8)))
@@ -82,7 +82,7 @@ class Lanes:
         return self.data[self.starts[number] : self.ends[number]].tobytes()
 
     def between(self, first: int, last: int) -> Lanes:
-        """The rows `first` to `last` - 1, none of which begins before the one before it."""
+        """The rows `first` to `last` - 1; the starts of these rows must ascend."""
         starts, ends = self.starts[first:last], self.ends[first:last]
         low, high = (int(starts[0]), int(ends[-1])) if len(starts) else (0, 0)
         if high - low > _MOST_SPREAD:
@@ -110,10 +110,10 @@ class Lanes:
         good = np.ones(len(at), np.bool_)
         long = np.flatnonzero(stops == 0)
         if long.size:
-            self._ninth_and_tenth(at[long], long, x, size, good)
+            self._add_long_numbers(at[long], long, x, size, good)
         return Numbers(x, at + size, good)
 
-    def _ninth_and_tenth(self, at: Ints, which: Ints, values: Uints, size: Ints, good: Bools) -> None:
+    def _add_long_numbers(self, at: Ints, which: Ints, values: Uints, size: Ints, good: Bools) -> None:
         ninth, tenth = self.byte(at + 8).astype(np.uint64), self.byte(at + 9).astype(np.uint64)
         more = ninth >= 0x80
         values[which] |= (ninth & 0x7F) << 56 | np.where(more, (tenth & 1) << 63, 0).astype(np.uint64)
@@ -122,13 +122,13 @@ class Lanes:
 
 
 def zigzag(values: Uints) -> Ints:
-    """Signed numbers of zig-zag ones."""
+    """Decode zig-zag numbers to signed ones."""
     return ((values >> 1) ^ -(values & 1)).view(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Spots:
-    """Datums of one kind: of the rows `which`, with the flag at `at`, in rows that end at `ends`."""
+    """One datum in each of the rows `which`: its flag is at position `at`, its row ends at `ends`."""
 
     lanes: Lanes
     which: Ints
@@ -148,12 +148,13 @@ class Spots:
         return self.lanes.byte(self.at)
 
     def uvarints(self, flag: int) -> Numbers:
-        """The numbers behind `flag`; not good where another flag is."""
+        """The numbers after `flag`; not good where the datum has another flag."""
         numbers = self.lanes.uvarints(self.at + 1)
         return numbers._replace(good=numbers.good & (self.flags == flag))
 
     def slices(self) -> tuple[Ints, Ints, Bools]:
-        """(start, end, good) of the bytes of compact strings; where not good both are inside the row and equal."""
+        """(start, end, good) of the bytes of compact strings; if not good, start and end are equal and inside the
+        row."""
         codes, start, good = self.uvarints(d.COMPACT)
         size = (codes >> 1).view(np.int64)
         good &= ((codes & 1) == 0) & (size <= self.ends - start) & (start <= self.ends)
@@ -161,7 +162,7 @@ class Spots:
         return start, np.where(good, start + size, start), good
 
     def decimal_layout(self) -> tuple[Ints, Ints, Ints, Bools]:
-        """(precision, scale, position behind it, good) of binary decimals."""
+        """(precision, scale, position after the decimal, good) of binary decimals."""
         precision = self.lanes.byte(self.at + 1).astype(np.int64)
         frac = self.lanes.byte(self.at + 2).astype(np.int64)
         whole = precision - frac
@@ -170,16 +171,16 @@ class Spots:
         return precision, frac, self.at + 3 + size, good
 
     def skipped(self) -> tuple[Ints, Bools]:
-        """(position behind the datum, good), whatever its flag."""
+        """(position after the datum, good) for datums with any flag."""
         flags = self.flags
         after, good = self.at + 1, flags == d.NIL
         for flag in np.unique(flags).tolist():
             if flag != d.NIL:
                 index = np.flatnonzero(flags == flag)
-                after[index], good[index] = self.only(index)._behind(flag)
+                after[index], good[index] = self.only(index)._skip_flag(flag)
         return after, good
 
-    def _behind(self, flag: int) -> tuple[Ints, Bools]:
+    def _skip_flag(self, flag: int) -> tuple[Ints, Bools]:
         if flag in (d.VARINT, d.UVARINT):
             return self.uvarints(flag)[1:]
         if flag == d.COMPACT:
@@ -188,9 +189,9 @@ class Spots:
             return self.at + 9, np.ones(len(self), np.bool_)
         if flag == d.DECIMAL:
             return self.decimal_layout()[2:]
-        return self._behind_each()
+        return self._skip_each()
 
-    def _behind_each(self) -> tuple[Ints, Bools]:
+    def _skip_each(self) -> tuple[Ints, Bools]:
         after, good = self.at.copy(), np.zeros(len(self), np.bool_)
         starts = self.lanes.starts[self.which]
         for n, (row, pos) in enumerate(zip(self.which.tolist(), (self.at - starts).tolist(), strict=True)):

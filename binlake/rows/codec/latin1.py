@@ -1,7 +1,7 @@
-"""Bytes of a text column that are not UTF-8, read as MySQL's latin1, as `source.invalid-text` allows.
+"""Read text that is not UTF-8 as MySQL's latin1, if `source.invalid-text` allows it.
 
-Rule: every such value is counted, and none is accepted in a unique key. `ö` as C3B6 and `ö` as F6 are two keys at the
-source and one at the target; as they may come in different windows, one row would replace the other unnoticed.
+Rule: every such value is counted, and a unique key must not contain one. `ö` as C3B6 and `ö` as F6 are two keys at the
+source but one key at the target; they may come in different windows, so one row would silently replace the other.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ InvalidText = Literal["refuse", "latin1"]
 
 _HOLES = frozenset((0x81, 0x8D, 0x8F, 0x90, 0x9D))
 _LETTERS = {byte: chr(byte) if byte in _HOLES else bytes((byte,)).decode("cp1252") for byte in range(256)}
-"""MySQL's latin1 is windows-1252; what that leaves undefined are the control characters of the same number."""
+"""MySQL's latin1 is windows-1252; bytes that windows-1252 leaves undefined are the control characters of that
+number."""
 
 
 class NoKeyText(NotText):
     """Bytes of a column of a unique key that are not text."""
 
     hint = (
-        "make such values UTF-8 at the source (`k = _latin1 X'F6'` is then `k = 'ö'`), name the commit_ts of each"
-        " change that holds one, including the fix, in filter.ignore-txn-commit-ts, which leaves out whole"
-        " transactions, and copy their rows by hand; or leave the table out by filter.ignore-table; then run"
+        "convert such values to UTF-8 at the source (`k = _latin1 X'F6'` becomes `k = 'ö'`), list the commit_ts of each"
+        " change that contains one, including the fix, in filter.ignore-txn-commit-ts, which leaves out whole"
+        " transactions, and copy their rows by hand; or exclude the table by filter.ignore-table; then run"
         " merge again"
     )
 
@@ -40,9 +41,9 @@ def latin1_text(value: bytes) -> str:
 
 
 def latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
-    """Reads what is not UTF-8 in rows of `table` and counts it in `counted` under its `db.table`.
+    """A reader of text that is not UTF-8 in rows of `table`; it counts each value in `counted` under its `db.table`.
 
-    What it gives raises NoKeyText for a column of a unique key.
+    The reader raises NoKeyText for a column of a unique key.
     """
     keys, name = _key_columns(table), f"{table.db}.{table.name}"
 
@@ -50,8 +51,8 @@ def latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
         if column.name in keys:
             raise NoKeyText(
                 f"the {column.charset} column {column.name} of a unique key holds bytes that are not UTF-8: "
-                f"{shown_bytes(value)}; source.invalid-text does not apply to keys: at the target the value would "
-                "equal that of the same letters in UTF-8"
+                f"{shown_bytes(value)}; source.invalid-text does not apply to keys, because at the target the value "
+                "would equal the value with the same letters in UTF-8"
             )
         counted[name] += 1
         return latin1_text(value)
@@ -60,14 +61,14 @@ def latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
 
 
 def decoders_for(invalid_text: InvalidText, counted: Counter[str]) -> Callable[[TableDef], TableDecoder]:
-    """Definition -> its decoder; `counted` gets the values that are read as latin1 (`latin1_reader`)."""
+    """A function definition -> decoder; `counted` counts the values that are read as latin1 (`latin1_reader`)."""
     if invalid_text == "refuse":
         return decoder_of
     return cache(lambda table: TableDecoder(table, latin1_reader(table, counted)))
 
 
 def _key_columns(table: TableDef) -> frozenset[str]:
-    """Columns whose value decides a unique key: where it has a generated column, that may be any of them."""
+    """Columns that a unique key depends on; if it includes a generated column, that may be any column."""
     columns = {column.name: column for column in table.all_columns}
     keys = {part.name for index in table.indexes if index.unique or index.primary for part in index.columns}
     if any(columns[name].is_generated for name in keys):

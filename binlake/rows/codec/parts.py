@@ -1,6 +1,7 @@
-"""The columns of a batch before they are Arrow's: images and keys of all its rows, of both ways of decoding.
+"""Decode all rows of a batch to images and keys, before they become Arrow columns.
 
-Rows that go together are walked column by column (binlake.rows.codec.walk), what that leaves is decoded one by one.
+Rows of one definition and kind are decoded column by column (binlake.rows.codec.walk); rows that this does not accept
+are decoded one by one.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from binlake.rows.codec.transaction import ROW_ERRORS, row_error
 from binlake.rows.codec.walk import Walked, walk
 
 FIELDS = 7
-"""Numbers of each mutation of a batch: commit_ts, start_ts, schema version, and those named here."""
+"""Fields of each mutation of a batch: commit_ts, start_ts, schema version, and the four named below."""
 TABLE, FIRST, ROWS, TABLE_ID = range(3, FIELDS)
-"""Number of its table in the batch, `seq` of its first row, its rows, id of its table at the source."""
+"""Index of its table in the batch, `seq` of its first row, number of rows, id of its table at the source."""
 
 
 @dataclass
 class Columns:
-    """What the rows of a batch are put together from."""
+    """The parts from which the rows of a batch are assembled."""
 
     before: list[Maps] = field(default_factory=list)
     after: list[Maps] = field(default_factory=list)
@@ -46,9 +47,9 @@ class Columns:
 
 
 def columns_of(groups: list[Group], mutations: Ints) -> Columns:
-    """The images and keys of all rows. `key` is that of the row before the change, for inserts that of the row.
+    """The images and keys of all rows.
 
-    `new_key` is where an update moved the row.
+    `key` is the key before the change, or the inserted row's key. `new_key` is set if an update changed the key.
     """
     columns, left = Columns(), []
     for group in groups:
@@ -81,40 +82,40 @@ def _add_plain(columns: Columns, left: list[tuple[int, Group, bytes]], mutations
     before: tuple[list[int], list[Image]] = ([], [])
     after: tuple[list[int], list[Image]] = ([], [])
     keys, moved = [], []
-    for place, group, row in left:
+    for number, group, row in left:
         try:
-            images = _images(group, row)
+            images = _decode_row(group, row)
         except ROW_ERRORS as error:
-            raise _row_error(error, group.op, place, mutations) from error
-        for image, (places, found) in zip(images, (before, after), strict=True):
+            raise _row_error(error, group.op, number, mutations) from error
+        for image, (numbers, collected) in zip(images, (before, after), strict=True):
             if image is not None:
-                places.append(place)
-                found.append(image)
+                numbers.append(number)
+                collected.append(image)
         keys.append(key_text(group.decoder.key(cast(Image, images[0] or images[1]))))
         new = key_text(group.decoder.key(images[1])) if images[0] and images[1] else keys[-1]
         if new != keys[-1]:
-            moved.append((place, new))
+            moved.append((number, new))
     if left:
-        columns.keys.append(_plain_keys([place for place, _, _ in left], keys))
+        columns.keys.append(_make_keys([number for number, _, _ in left], keys))
     if moved:
-        columns.new_keys.append(_plain_keys([at for at, _ in moved], [key for _, key in moved]))
-    for (places, found), parts in ((before, columns.before), (after, columns.after)):
-        if places:
-            parts.append(plain_maps_part(places, found))
+        columns.new_keys.append(_make_keys([at for at, _ in moved], [key for _, key in moved]))
+    for (numbers, collected), parts in ((before, columns.before), (after, columns.after)):
+        if numbers:
+            parts.append(plain_maps_part(numbers, collected))
 
 
-def _plain_keys(places: list[int], keys: list[str]) -> Keys:
+def _make_keys(places: list[int], keys: list[str]) -> Keys:
     return Keys(np.asarray(places, np.int64), pa.array(keys, pa.string()))
 
 
-def _row_error(error: Exception, op: str, place: int, mutations: Ints) -> WireError:
+def _row_error(error: Exception, op: str, number: int, mutations: Ints) -> WireError:
     ends = mutations[:, ROWS].cumsum()
-    at = int(np.searchsorted(ends, place, side="right"))
-    commit_ts, *_ = own = mutations[at].tolist()
-    return row_error(error, op, own[TABLE_ID], commit_ts, own[FIRST] + place - (int(ends[at]) - own[ROWS]))
+    at = int(np.searchsorted(ends, number, side="right"))
+    commit_ts, *_ = fields = mutations[at].tolist()
+    return row_error(error, op, fields[TABLE_ID], commit_ts, fields[FIRST] + number - (int(ends[at]) - fields[ROWS]))
 
 
-def _images(group: Group, row: bytes) -> tuple[Image | None, Image | None]:
+def _decode_row(group: Group, row: bytes) -> tuple[Image | None, Image | None]:
     if group.op == "insert":
         return None, group.decoder.insert(row)
     if group.op == "update":

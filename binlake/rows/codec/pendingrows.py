@@ -1,6 +1,7 @@
-"""The bytes of rows that wait in a batch to be decoded, by group: as spans of the binlogs that they came in.
+"""The bytes of rows that wait in a batch to be decoded, by group, as spans of the binlogs that contain them.
 
-Rule: rows of a group keep their order. A buffer of which most rows were left out is not held by the few that remain.
+Rule: rows of a group stay in order. If most rows of a buffer were left out, the remaining rows are copied, so that they
+do not hold the whole buffer in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Spans = Mapping[int, tuple[Ints, Ints]]
 
 
 class Rows:
-    """The rows of a group: spans first, then those that were added one by one."""
+    """The rows of a group: first the spans, then the rows that were added one by one."""
 
     def __init__(self, spans: Lanes, alone: list[bytes]) -> None:
         self._spans, self._alone = spans, alone
@@ -26,12 +27,12 @@ class Rows:
         return len(self._spans) + len(self._alone)
 
     def sizes(self) -> Ints:
-        """The bytes of each."""
+        """The number of bytes of each row."""
         alone = np.fromiter(map(len, self._alone), np.int64, len(self._alone))
         return np.concatenate((self._spans.ends - self._spans.starts, alone))
 
     def taken(self, first: int, last: int) -> Lanes:
-        """The rows `first` to `last` - 1, which are here no more as far as they stand alone."""
+        """Take the rows `first` to `last` - 1. Rows that were added one by one are released."""
         count = len(self._spans)
         if last <= count:
             return self._spans.between(first, last)
@@ -43,7 +44,7 @@ class Rows:
 
 
 class PendingRows:
-    """Rows by number of their group."""
+    """Collects rows by the number of their group."""
 
     def __init__(self) -> None:
         self._alone: dict[int, list[bytes]] = {}
@@ -52,17 +53,17 @@ class PendingRows:
         self._spans: dict[int, list[tuple[Ints, Ints]]] = {}
 
     def add_alone(self, group: int, rows: Sequence[bytes]) -> None:
-        """Keep `rows` behind those of their group."""
+        """Append `rows` to their group."""
         self._alone.setdefault(group, []).extend(rows)
 
     def add(self, lanes: Lanes, rows: Spans) -> None:
-        """Keep `rows`, places in `lanes`, with the bytes that they lie in."""
+        """Append `rows`, given as positions in `lanes`, together with their bytes."""
         self._join()
         if rows:
             self._add(lanes, rows)
 
     def rows(self) -> dict[int, Rows]:
-        """The rows of each group, whose bytes are joined when they are taken."""
+        """The rows of each group; their bytes are joined only when they are taken."""
         data = (
             self._chunks[0] if len(self._chunks) == 1 else np.concatenate([*self._chunks, np.frombuffer(PAD, np.uint8)])
         )
@@ -86,8 +87,8 @@ class PendingRows:
             self._put(lanes.data[low : high + len(PAD)], rows, self._bytes - low)
             return
         for group, (starts, ends) in rows.items():
-            found = Lanes.of(cut_texts(lanes.data, starts, ends))
-            self._put(found.data, {group: (found.starts, found.ends)}, self._bytes)
+            copied = Lanes.of(cut_texts(lanes.data, starts, ends))
+            self._put(copied.data, {group: (copied.starts, copied.ends)}, self._bytes)
 
     def _put(self, data: Bytes, rows: Spans, moved: int) -> None:
         for group, (starts, ends) in rows.items():

@@ -1,7 +1,7 @@
-"""One small function per column that reads a datum as canonical text: what the row loop calls for every value.
+"""One small function per column that reads a datum as canonical text; the row loop calls it for every value.
 
-A reader knows the flag its column type has in rows and falls back to the general path (binlake.rows.codec.values) for
-any other, so it is never more than a short cut. `reader_of` is the only entry.
+A reader handles the flag that its column type usually has in rows. For any other flag it calls the general path
+(binlake.rows.codec.values), so it is only a shortcut. Get a reader by `reader_of`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DOUBLE = Struct(">d").unpack_from
 
 
 def reader_of(column: ColumnInfo, invalid: ReadInvalid = refuse_invalid) -> Reader:
-    """The reader of `column`; `invalid` gives the text of bytes that are not UTF-8."""
+    """The reader of `column`; `invalid` returns the text for bytes that are not UTF-8."""
     if column.tp in t.INTEGERS:
         return _unsigned(column) if column.unsigned else _signed(column)
     if column.tp in t.STRINGS:
@@ -94,7 +94,7 @@ def _float(column: ColumnInfo) -> Reader:
     cached = lru_cache(maxsize=1024)(lambda value: text_of(column, value))
 
     def read(row: bytes, pos: int) -> tuple[str | None, int]:
-        # Only positive numbers have the sign bit set and the others bits as they are.
+        # Only positive numbers have the sign bit set and the other bits unchanged.
         if row[pos] != 5 or row[pos + 1] < 0x80:
             return read_text(column, row, pos)
         value: float = -_DOUBLE(row, pos + 1)[0]
@@ -104,7 +104,7 @@ def _float(column: ColumnInfo) -> Reader:
 
 
 def _cached_uint(column: ColumnInfo) -> Reader:
-    """Times, enums and sets repeat: their texts are cached by the packed number."""
+    """A reader that caches texts by the packed number, because times, enums and sets repeat."""
     if column.tp == t.ENUM:
         return _uint(column, lru_cache(maxsize=1024)(lambda value: enum_text(value, column.elems)))
     if column.tp == t.SET:

@@ -1,10 +1,11 @@
-"""Second writes of row changes, which TiDB logs while partitions of a table without a key are rearranged.
+"""Recognize second writes, which TiDB logs while it rearranges the partitions of a table without a key.
 
-Rule (`binlake.rows.schema.reorganized`; TiDB v7.5, `table/tables/partition.go`): behind each change of a row that lies
-a rearranged partition holds what it did to the other set of partitions: the same insert, update or delete; an
-insert and a delete for an update that moves the row there, and the other way round. Two equal changes may as well be
-two rows. So the changes of a transaction are read at every step at which it may have written. What all the steps that
-can have logged them agree on is taken; what they do not agree on is refused, or each pair taken once.
+Rule (`binlake.rows.schema.reorganized`; TiDB v7.5, `table/tables/partition.go`): after each change of a row in a
+rearranged partition, TiDB logs what it did to the other set of partitions: the same insert, update or delete, or an
+insert and a delete if an update moves the row there, and vice versa. But two equal changes may also be two rows.
+Therefore the changes of a transaction are interpreted at every step of the DDL at which it may have written. If all
+steps that can have logged these changes agree, their result is taken. Otherwise the changes are refused, or each pair
+counts as one change.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from binlake.rows.schema.reorganized import AFTER, BEFORE, COPYING, DELETE_ONLY,
 from binlake.wire import binlog_pb2 as pb
 
 SecondWrites: TypeAlias = Literal["refuse", "once"]
-"""The handling of second writes that cannot be identified: stop, or each pair counts once."""
+"""How to handle second writes that cannot be identified: stop, or count each pair once."""
 
 _HINT = (
-    "the source itself may hold such rows twice now (pingcap/tidb#57510). Set source.second-writes = once, which counts"
-    " each pair as one change, run merge again, and compare the table afterwards: `binlake verify --fix`"
+    "the source itself may now contain such rows twice (pingcap/tidb#57510). Set source.second-writes = once, which"
+    " counts each pair as one change, run merge again, and compare the table afterwards: `binlake verify --fix`"
 )
 
 
 class Change(NamedTuple):
-    """A row change as logged; images are (names, values) and None where there is none."""
+    """A row change as logged; an image is (names, values), or None if the change has no such image."""
 
     op: str
     before: Image | None
@@ -48,53 +49,56 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class _Read:
-    """What a transaction is if it wrote at a certain step: which changes stay; `certain` False: not even so told."""
+    """A transaction as interpreted at one step: `kept` says which changes stay; `certain` False: still ambiguous."""
 
     kept: tuple[bool, ...]
     certain: bool
 
 
 def may_be_twice(table: TableDef, version: int) -> bool:
-    """True when transactions of schema `version` may have second writes in `table`, which has no key."""
+    """True if a transaction of schema `version` may have second writes in `table`, which has no key."""
     return table.reorganized is not None and version < table.reorganized.version
 
 
 def without_second_writes(
     decoder: TableDecoder, rows: RowLists, payload: bytes, moment: Moment, policy: SecondWrites, counted: Counter[str]
 ) -> Iterator[tuple[int, RowLists]]:
-    """(number of its first row, rows) of each run of neighbours among a mutation's `rows` that are not second writes.
+    """A mutation's `rows` without second writes, as runs of neighbours: (number of the run's first row, its rows).
 
-    `rows`: of the table of `decoder`, one of `may_be_twice`, in the transaction `payload`. `counted` gets one more for
-    its `db.table` where `policy` takes what is not certain. Raises SchemaError where it does not, WireError.
+    `rows` belong to the table of `decoder`, for which `may_be_twice` holds, in the transaction `payload`. If the result
+    is not certain, `policy` "once" counts the transaction in `counted` under its `db.table`, and "refuse" raises
+    SchemaError. Raises WireError for a damaged row.
     """
     table = decoder.table
     changes = [Change(*change[2:]) for change in changes_of(rows, decoder, 0, table.id, moment.commit_ts)]
     read = _read(table, changes, moment, physical_id(pb.Binlog.FromString(payload).prewrite_key))
     if not read.certain:
         if policy == "refuse":
-            raise _undecided(table, moment)
+            raise _undecided_error(table, moment)
         counted[f"{table.db}.{table.name}"] += 1
-    return _runs(rows, read.kept)
+    return _split_runs(rows, read.kept)
 
 
 def _read(table: TableDef, changes: Sequence[Change], moment: Moment, written: int) -> _Read:
-    """What a transaction with `changes` of `table` is; `written`: the table id of its primary key."""
+    """Interpret a transaction with `changes` of `table`; `written`: the table id in its prewrite key."""
     info, as_logged = table.reorganized, (True,) * len(changes)
     images = [tuple(image[1]) for change in changes for image in (change.before, change.after) if image is not None]
     if info is None or len(set(images)) == len(images):
         return _Read(as_logged, certain=True)
     types = {column.name: column.tp for column in table.row_columns}
     steps = info.steps(moment.version, moment.commit_ts, written)
-    found = {step: read for step in steps if (read := _Reader(info, step, changes, moment, types).read()) is not None}
-    told = set(found.values())
-    if len(told) == 1 and all(read.certain for read in told):
-        return told.pop()
-    # The steps before the last are those at which most is logged twice.
-    kept = next((found[step].kept for step in (SWITCHED, COPYING, DELETE_ONLY) if step in found), as_logged)
+    readings = {
+        step: read for step in steps if (read := _Reader(info, step, changes, moment, types).read()) is not None
+    }
+    different = set(readings.values())
+    if len(different) == 1 and all(read.certain for read in different):
+        return different.pop()
+    # The earlier a step is in this list, the more changes TiDB logs twice at it.
+    kept = next((readings[step].kept for step in (SWITCHED, COPYING, DELETE_ONLY) if step in readings), as_logged)
     return _Read(kept, certain=False)
 
 
-def _runs(rows: RowLists, kept: Sequence[bool]) -> Iterator[tuple[int, RowLists]]:
+def _split_runs(rows: RowLists, kept: Sequence[bool]) -> Iterator[tuple[int, RowLists]]:
     at, taken = 0, {pb.Insert: 0, pb.Update: 0, pb.DeleteRow: 0}
     lists = {pb.Insert: rows.inserts, pb.Update: rows.updates, pb.DeleteRow: rows.deletes}
     while at < len(kept):
@@ -111,7 +115,7 @@ def _runs(rows: RowLists, kept: Sequence[bool]) -> Iterator[tuple[int, RowLists]
 
 
 class _Reader:
-    """Reads a transaction's changes as TiDB logs them at one step of the DDL."""
+    """Interprets a transaction's changes under the assumption that TiDB logged them at one step of the DDL."""
 
     def __init__(
         self, info: Reorganized, step: int, changes: Sequence[Change], moment: Moment, types: Mapping[str, int]
@@ -122,7 +126,7 @@ class _Reader:
         self._is_certain = True
 
     def read(self) -> _Read | None:
-        """What the changes are; None if TiDB logs none like these at this step."""
+        """Interpret the changes; None if TiDB cannot log them at this step."""
         while len(self._kept) < len(self._changes):
             at = len(self._kept)
             first = 2 if self._is_moved(at) else 1
@@ -135,22 +139,22 @@ class _Reader:
         return _Read(tuple(self._kept), self._is_certain)
 
     def _is_moved(self, at: int) -> bool:
-        """Whether an insert and a delete are one update that moves a row from another partition, into a rearranged."""
+        """Whether an insert and a delete are one update that moves a row into a rearranged partition."""
         pair = self._changes[at : at + 2]
         if [change.op for change in pair] != ["insert", "delete"]:
             return False
-        (into, is_into), (out_of, _) = self._place(pair[0].after), self._place(pair[1].before)
+        (into, is_into), (out_of, _) = self._find_partition(pair[0].after), self._find_partition(pair[1].before)
         return is_into and (into != out_of or into == 0)
 
     def _second_writes(self, first: Sequence[Change]) -> list[tuple[Change, ...]]:
-        """The changes that may follow `first`; empty if TiDB does not log it."""
+        """The possible second writes after `first`; empty if TiDB does not log such changes at this step."""
         change = first[0]
         if change.op == "insert":
-            return self._of_insert(first)
-        partition, is_rearranged = self._place(change.before)
+            return self._second_writes_of_insert(first)
+        partition, is_rearranged = self._find_partition(change.before)
         if change.op == "delete":
             return [(change,)] if is_rearranged else [()]
-        if partition != self._place(change.after)[0]:
+        if partition != self._find_partition(change.after)[0]:
             return []
         if not is_rearranged:
             return [()]
@@ -159,30 +163,30 @@ class _Reader:
             return [(removed,)]
         return [(change,), (Change("insert", None, change.after), removed)]
 
-    def _of_insert(self, first: Sequence[Change]) -> list[tuple[Change, ...]]:
+    def _second_writes_of_insert(self, first: Sequence[Change]) -> list[tuple[Change, ...]]:
         inserted = first[0]
-        if not self._place(inserted.after)[1]:
+        if not self._find_partition(inserted.after)[1]:
             return [()]
         added = () if self._step == DELETE_ONLY else (inserted,)
         if len(first) == 1:
             return [added]
         removed = first[1]
-        if not self._place(removed.before)[1]:
+        if not self._find_partition(removed.before)[1]:
             return [added]
         return [(*added, removed), (Change("update", removed.before, inserted.after),)]
 
     def _stays(self, second: Change, first: int) -> bool:
-        """Whether a second write is a row of its own: an insert is, beside the copy of the row."""
+        """Whether a second write created a separate row: an insert does if the row was copied before."""
         if self._step == SWITCHED or second.op == "delete":
             return False
         if second.op == "insert":
             self._is_certain &= self._is_copied
             return self._is_copied
-        # An update behind a row that was moved makes a row of its own too, which no logged change shows.
+        # An update after a moved row creates a separate row too, but no logged change shows it.
         self._is_certain &= first == 1
         return False
 
-    def _place(self, image: Image | None) -> tuple[int, bool]:
+    def _find_partition(self, image: Image | None) -> tuple[int, bool]:
         assert image is not None
         if self._step in (BEFORE, AFTER):
             return 0, False
@@ -191,7 +195,7 @@ class _Reader:
         return partition, is_rearranged is not False
 
 
-def _undecided(table: TableDef, moment: Moment) -> SchemaError:
+def _undecided_error(table: TableDef, moment: Moment) -> SchemaError:
     return SchemaError(
         "equal changes of a table without a key were committed while its partitions were rearranged, and it cannot be"
         " determined which of them TiDB logged twice",

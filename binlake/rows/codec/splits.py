@@ -1,7 +1,7 @@
-"""Many small binlogs split at once by protobuf's fields: what `split` and `rows_of` do one by one (S0-19 to S0-21).
+"""Split many small binlogs at once by their protobuf fields: the vectorized `split` and `rows_of` (S0-19 to S0-21).
 
-A binlog with a field that is unknown, deprecated, doubled or left out, or with anything that protobuf could refuse, is
-left to them: it is not `good` here. Nothing raises for odd bytes.
+A binlog with an unknown, deprecated, repeated or missing field, or with anything that protobuf could refuse, is not
+`good` here and is left to `split` and `rows_of`. Nothing raises for invalid bytes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from binlake.rows.codec.lanes import Bools, Bytes, Ints, Lanes
 from binlake.wire import binlog_pb2 as pb
 
 MOST_BYTES = 4096
-"""Bytes of a binlog on average up to which splitting together pays: a field more costs all of them a step."""
+"""Largest average size of binlogs in bytes for which splitting together pays: each field costs all binlogs one step."""
 _MOST_FIELDS = 96
-"""Fields of a message up to which it is followed; what is longer is split alone, by less work a field."""
+"""A message with more fields than this is split alone, which costs less work per field."""
 
 # Tags (field << 3 | wire type) of the messages of binlog.proto.
 _BINLOG = (0x08, 0x10, 0x18, 0x22, 0x2A, 0x32, 0x38, 0x40)
@@ -30,7 +30,7 @@ _LENGTHS = np.isin(np.arange(256), [0x12, 0x1A, 0x22, 0x2A, 0x32])
 
 
 class Fields(NamedTuple):
-    """Fields in the order of their messages: message, tag, number (of bytes, where it has some), first byte and end."""
+    """Fields in the order of their messages: message, tag, value (for a bytes field its length), first byte and end."""
 
     of: Ints
     tag: Bytes
@@ -45,11 +45,11 @@ class Fields(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """`good` a binlog; mutations of good ones in order (binlog, table id, schema version, rows), and their rows.
+    """The mutations and rows of many binlogs; `good` says for each binlog whether it was split.
 
-    `kinds` are those of the sequences, in their order. `row_of` (number of the mutation), `row_kinds`, `starts` and
-    `ends` (places in `lanes`, the binlogs) are those of the rows in the lists; of each mutation and kind there are as
-    many.
+    Per mutation of a good binlog, in order: `of` (its binlog), `table_id`, schema `version` and `size` (its rows).
+    Per entry of the sequences, in order: `kinds`. Per row in the lists: `row_of` (its mutation), `row_kinds`, and its
+    `starts` and `ends`, positions in `lanes` (the binlogs). A mutation has as many rows as entries of each kind.
     """
 
     good: Bools
@@ -65,14 +65,15 @@ class Splits(NamedTuple):
     lanes: Lanes
 
     def run(self, low: int, high: int, groups: Ints) -> Run:
-        """What is in the good binlogs `low` to `high` - 1; `groups` of all mutations, -1 where one is left out."""
+        """The content of the good binlogs `low` to `high` - 1; `groups`: of all mutations, -1 for one that is left
+        out."""
         first, last = np.searchsorted(self.of, [low, high]).tolist()
         of, size, groups = self.of[first:last], self.size[first:last], groups[first:last]
         before = size.cumsum() - size
         seq = before - before[np.searchsorted(of, of)] if of.size else before
         kept = groups >= 0
-        told = int(self.size[:first].sum())
-        kinds = self.kinds[told : told + int(size.sum())][np.repeat(kept, size)]
+        first_kind = int(self.size[:first].sum())
+        kinds = self.kinds[first_kind : first_kind + int(size.sum())][np.repeat(kept, size)]
         low_row, high_row = np.searchsorted(self.row_of, [first, last]).tolist()
         of_row = self.row_of[low_row:high_row] - first
         codes = np.where(kept[of_row], groups[of_row] + self.row_kinds[low_row:high_row], -1)
@@ -85,18 +86,19 @@ class Splits(NamedTuple):
 
 
 def parted(codes: Ints) -> Iterator[tuple[int, slice | Ints]]:
-    """Each of few `codes` from -1 on with its positions, in ascending order."""
-    found = np.flatnonzero(np.bincount(codes + 1)) - 1
-    if len(found) == 1:
-        yield int(found[0]), slice(None)
+    """Each distinct value of `codes` (small numbers from -1 on) with its positions, in ascending order."""
+    distinct = np.flatnonzero(np.bincount(codes + 1)) - 1
+    if len(distinct) == 1:
+        yield int(distinct[0]), slice(None)
     else:
-        yield from ((code, np.flatnonzero(codes == code)) for code in found.tolist())
+        yield from ((code, np.flatnonzero(codes == code)) for code in distinct.tolist())
 
 
 class Run(NamedTuple):
-    """Mutations of neighbours (binlog, schema version, group, seq of the first row, rows, table id), and their rows.
+    """Mutations of neighbouring binlogs, and their rows.
 
-    `rows` (starts and ends) by group and kind; `left_out`: how many rows were.
+    Per mutation: binlog, schema version, group, seq of the first row, number of rows, table id. `rows`: starts and ends
+    by group and kind; `left_out`: the number of rows that were left out.
     """
 
     of: Ints
@@ -111,22 +113,22 @@ class Run(NamedTuple):
 
 
 def split_all(lanes: Lanes) -> Splits:
-    """The mutations of binlogs; those that are not `good` have none here."""
-    binlogs, good = _fields(lanes, lanes.starts, lanes.ends, _BINLOG)
+    """Split binlogs into their mutations; a binlog that is not `good` contributes none."""
+    binlogs, good = _read_fields(lanes, lanes.starts, lanes.ends, _BINLOG)
     values = binlogs.only(binlogs.tag == _PREWRITE_VALUE)
     good &= np.bincount(values.of, minlength=len(good)) == 1
     values = values.only(good[values.of])
-    inner, well = _fields(lanes, values.start, values.end, _VALUE)
+    inner, well = _read_fields(lanes, values.start, values.end, _VALUE)
     versions = inner.only(inner.tag == _VERSION)
     well &= np.bincount(versions.of, minlength=len(well)) == 1
     version = np.zeros(len(well), np.int64)
     version[versions.of] = versions.value
     mutations = inner.only(inner.tag == _MUTATION)
-    parts, sound = _fields(lanes, mutations.start, mutations.end, (_TABLE_ID, _SEQUENCE, *_KIND_OF))
+    parts, sound = _read_fields(lanes, mutations.start, mutations.end, (_TABLE_ID, _SEQUENCE, *_KIND_OF))
     sound &= _is_sound(parts, len(sound))
     well[mutations.of[~sound]] = False
     good[values.of[~well]] = False
-    # What a binlog has is left out with it.
+    # If a binlog is left out, its mutations are left out too.
     kept = good[values.of[mutations.of]] if len(mutations.of) else np.empty(0, np.bool_)
     parts = parts.only(kept[parts.of])
     number = kept.cumsum() - 1
@@ -153,7 +155,7 @@ _KINDS[list(_KIND_OF)] = list(_KIND_OF.values())
 
 
 def _is_sound(parts: Fields, count: int) -> Bools:
-    """One table id, and as many entries of each kind in `sequence` as the lists have rows; for `count` mutations."""
+    """Whether each of `count` mutations has one table id and as many entries of each kind in `sequence` as rows."""
     sound: Bools = np.bincount(parts.of[parts.tag == _TABLE_ID], minlength=count) == 1
     sequence = parts.tag == _SEQUENCE
     odd = sequence & ~np.isin(parts.value, list(_KIND_OF.values()))
@@ -164,12 +166,12 @@ def _is_sound(parts: Fields, count: int) -> Bools:
     return sound
 
 
-def _fields(lanes: Lanes, starts: Ints, ends: Ints, known: Collection[int]) -> tuple[Fields, Bools]:
+def _read_fields(lanes: Lanes, starts: Ints, ends: Ints, known: Collection[int]) -> tuple[Fields, Bools]:
     """(fields of the messages between `starts` and `ends`, which messages have `known` tags only and end well)."""
     expected = np.isin(np.arange(256), list(known))
     good: Bools = np.ones(len(starts), np.bool_)
     which, at = np.flatnonzero(starts < ends), starts[starts < ends]
-    found = []
+    steps = []
     for _ in range(_MOST_FIELDS):
         if not which.size:
             break
@@ -181,15 +183,15 @@ def _fields(lanes: Lanes, starts: Ints, ends: Ints, known: Collection[int]) -> t
         good[which[~fine]] = False
         which, start, last = (column[fine] for column in (which, start, last))
         at = start + size[fine].view(np.int64)
-        found.append(Fields(which, tags[fine], values[fine].view(np.int64), start, at))
+        steps.append(Fields(which, tags[fine], values[fine].view(np.int64), start, at))
         which, at = which[at < last], at[at < last]
     good[which] = False
-    return _in_order(found), good
+    return _merge_steps(steps), good
 
 
-def _in_order(found: list[Fields]) -> Fields:
-    if not found:
+def _merge_steps(steps: list[Fields]) -> Fields:
+    if not steps:
         none: Ints = np.empty(0, np.int64)
         return Fields(none, none.astype(np.uint8), none, none, none)
-    every = Fields(*(np.concatenate(column) for column in zip(*found, strict=True)))
+    every = Fields(*(np.concatenate(column) for column in zip(*steps, strict=True)))
     return every.only(np.argsort(every.of, kind="stable"))

@@ -1,8 +1,9 @@
-"""How the rows of one table definition are decoded: built once per definition, then a tight loop per row.
+"""Decode the rows of one table definition: the decoder is built once per definition and then runs a tight loop per row.
 
-Rule (R-19): the definition is the one valid at the row's place; column ids not in it are ignored, missing ones are
-filled by the origin default in inserts and updates, and stay absent in deletes. Values of a clustered key come from
-the row where it holds them (it has the text, the handle may have a sort key), else from the handle (tidb-binlog 1.11).
+Rule (R-19): a row is decoded with the definition that is valid at its commit_ts. Column ids that the definition does
+not have are ignored. Columns that the row does not have get the origin default in inserts and updates, and stay absent
+in deletes. Values of a clustered key are read from the row if it contains them, because the handle may contain a sort
+key instead of the text; otherwise they are read from the handle (tidb-binlog 1.11).
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ Image = tuple[Names, Values]
 
 _EMPTY_ROW = b"\x00"
 KNOWN_DECODERS = 1024
-"""Definitions whose decoders are kept; a worker lives for many windows, and each brings definitions of its own."""
+"""Number of cached decoders. It is limited because a worker runs many windows, each with new definitions."""
 _MISSING = cast("str | None", object())
-"""Marks a slot whose column the row does not hold."""
+"""Marks a slot whose column is not in the row."""
 
 _Entry = tuple[int, Reader]
 
@@ -34,7 +35,7 @@ _Entry = tuple[int, Reader]
 class TableDecoder:
     """Decodes insert, update and delete rows of `table`. Raises ValueError or IndexError for damaged rows.
 
-    `invalid` gives the text of bytes that are not UTF-8.
+    `invalid` returns the text for bytes that are not UTF-8.
     """
 
     def __init__(self, table: TableDef, invalid: ReadInvalid = refuse_invalid) -> None:
@@ -43,7 +44,7 @@ class TableDecoder:
         self._invalid = invalid
         self.names: Names = tuple(c.name for c in columns)
         self._entries: dict[int, _Entry] = {c.id: (slot, reader_of(c, invalid)) for slot, c in enumerate(columns)}
-        # Ids up to 63 are one byte on the wire (zig-zag): a list finds their reader without parsing.
+        # Ids up to 63 take one byte on the wire (zig-zag), so this list gives their reader without parsing.
         self._codes: list[_Entry | None] = [
             self._entries.get(code >> 1) if not code & 1 else None for code in range(128)
         ]
@@ -76,21 +77,21 @@ class TableDecoder:
         return self.names, values
 
     def update(self, row: bytes) -> tuple[Image, Image]:
-        """The images before and after: both halves hold the same column ids in the same order."""
+        """The images before and after; both halves contain the same column ids in the same order."""
         before, after = self.filled[:], self.filled[:]
         if row == _EMPTY_ROW:
             return (self.names, before), (self.names, after)
         first = row[1]
         entry = self._codes[first]
         if entry is None:
-            return self._update_odd(row, before, after)
+            return self._update_by_halves(row, before, after)
         middle, half = self._read_until(row, before, first)
         if self._read(row, middle, after) != half:
             raise ValueError("the halves of an update row hold different columns")
         return (self.names, before), (self.names, after)
 
     def delete(self, row: bytes) -> Image:
-        """The image before a delete; columns that the row does not hold are absent."""
+        """The image before a delete; columns that are not in the row are absent."""
         values = self._absent[:]
         self._read(row, 0, values)
         if _MISSING not in values:
@@ -99,7 +100,7 @@ class TableDecoder:
         return names, [value for value in values if value is not _MISSING]
 
     def key(self, image: Image) -> Values:
-        """The key texts of an image: those of the identity's columns, or of all columns where one is absent."""
+        """The key texts of an image: those of the identity's columns, or of all columns if one of these is absent."""
         names, values = image
         if names is self.names:
             return [values[slot] for slot in self.key_slots]
@@ -119,7 +120,7 @@ class TableDecoder:
             entry = codes[row[pos + 1]]
             count += 1
             if entry is None:
-                pos = self._read_odd(row, pos, values)
+                pos = self._read_other_column(row, pos, values)
                 continue
             pos += 2
             if row[pos]:
@@ -141,7 +142,7 @@ class TableDecoder:
             entry = codes[code]
             count += 1
             if entry is None:
-                pos = self._read_odd(row, pos, values)
+                pos = self._read_other_column(row, pos, values)
                 continue
             pos += 2
             if row[pos]:
@@ -151,8 +152,8 @@ class TableDecoder:
                 pos += 1
         raise ValueError("an update row has no second half")
 
-    def _read_odd(self, row: bytes, pos: int, values: Values) -> int:
-        """A column id of more than one byte, one that the definition does not have, or the row id (-1)."""
+    def _read_other_column(self, row: bytes, pos: int, values: Values) -> int:
+        """Read a column whose id has more than one byte or is not in the definition, or the row id (-1)."""
         column_id, pos = read_varint(row, pos + 1)
         entry = self._entries.get(column_id)
         if entry is None:
@@ -160,8 +161,8 @@ class TableDecoder:
         values[entry[0]], pos = (None, pos + 1) if row[pos] == 0 else entry[1](row, pos)
         return pos
 
-    def _update_odd(self, row: bytes, before: Values, after: Values) -> tuple[Image, Image]:
-        """An update whose first id is not a plain one: find the halves first, then read each."""
+    def _update_by_halves(self, row: bytes, before: Values, after: Values) -> tuple[Image, Image]:
+        """Decode an update whose first id is not a plain one: find the two halves first, then read each."""
         ids, starts, pos = [], [], 0
         while pos < len(row):
             if row[pos] != VARINT:
@@ -180,12 +181,13 @@ class TableDecoder:
 
 @lru_cache(KNOWN_DECODERS)
 def decoder_of(table: TableDef) -> TableDecoder:
-    """The decoder of a definition, kept while it is among those used last."""
+    """The decoder of a definition, from an LRU cache."""
     return TableDecoder(table)
 
 
 def _handle_columns(table: TableDef, columns: tuple[ColumnInfo, ...]) -> list[tuple[int, ColumnInfo]]:
-    """(slot or -1, column) of each handle datum; a prefix of a key is never a value (tidb-binlog 5.5)."""
+    """(slot or -1, column) of each handle datum; slot -1 if the key holds only a prefix of the value (tidb-binlog
+    5.5)."""
     slots = {c.name: slot for slot, c in enumerate(columns)}
     if table.pk_is_handle:
         return [(slot, c) for slot, c in enumerate(columns) if c.flag & t.FLAG_PRIMARY]

@@ -1,4 +1,4 @@
-"""Packed time, duration and their text; zero dates and zero parts are values like others (tidb-binlog 1.12)."""
+"""Packed times and durations, and their texts; zero dates and zero parts are ordinary values (tidb-binlog 1.12)."""
 
 from __future__ import annotations
 

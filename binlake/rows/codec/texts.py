@@ -1,6 +1,7 @@
-"""Many values at once as Arrow texts: the counterparts of the texts that `values` and its kin write one by one.
+"""Write many values at once as Arrow texts: the vectorized counterpart of `values` and the modules it uses.
 
-The texts are those of the plain functions, letter by letter; what only those can write is asked of them, once a value.
+The texts equal those of the plain functions exactly. For values that only a plain function can write, it is called once
+per distinct value.
 """
 
 from __future__ import annotations
@@ -19,39 +20,39 @@ _HEX: NDArray[np.uint16] = np.frombuffer("".join(f"{n:02X}" for n in range(256))
 
 
 def number_texts(values: NDArray[Any]) -> pa.Array:
-    """Integers in decimals."""
+    """Numbers as decimal texts."""
     return pa.array(values).cast(pa.string())
 
 
 def text_array(offsets: NDArray[np.int32], data: Bytes | bytes, null: Bools | None = None) -> pa.Array:
-    """Texts in `data` between neighbours of `offsets`, NULL where `null`."""
-    here = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
-    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data), here)
+    """The texts in `data` between neighbouring `offsets`, NULL where `null` is True."""
+    valid = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
+    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data), valid)
 
 
 def even_names(names: Sequence[str], count: int) -> pa.Array:
-    """`names` again and again, `count` times."""
+    """`names`, repeated `count` times."""
     encoded = [name.encode() for name in names]
     sizes = np.tile(np.fromiter(map(len, encoded), np.int32, len(encoded)), count)
     return text_array(np.concatenate((np.zeros(1, np.int32), sizes.cumsum(dtype=np.int32))), b"".join(encoded) * count)
 
 
 def cut_texts(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
-    """The bytes of `data` from each start to its end; both ascend and slices never overlap."""
+    """The bytes of `data` from each start to its end; both must ascend, and slices must not overlap."""
     if not len(starts):
         return pa.array([], pa.string())
     bounds = np.empty(2 * len(starts), np.int32)
     bounds[::2], bounds[1::2] = starts, ends
-    # Every second piece is what lies between two slices.
+    # Every second piece lies between two slices.
     return text_array(bounds, data).take(pa.array(np.arange(0, len(bounds), 2)))
 
 
 def text_bytes(texts: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
     """(offsets from 0, bytes) of a whole text array."""
     _, offsets, data = texts.buffers()
-    places = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    held = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    return places - places[0], held[places[0] : places[-1]]
+    bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    values = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return bounds - bounds[0], values[bounds[0] : bounds[-1]]
 
 
 def hex_texts(texts: pa.Array) -> pa.Array:
@@ -61,7 +62,7 @@ def hex_texts(texts: pa.Array) -> pa.Array:
 
 
 def put_digits(letters: Bytes, at: int, values: NDArray[Any], width: int) -> None:
-    """Write unsigned `values` into the columns `at` to `at + width` of `letters`, with zeros in front."""
+    """Write unsigned `values` into the columns `at` to `at + width` - 1 of `letters`, with leading zeros."""
     rest = values
     for column in range(at + width - 1, at, -1):
         rest, letters[:, column] = rest // 10, rest % 10 + _ZERO
@@ -69,13 +70,13 @@ def put_digits(letters: Bytes, at: int, values: NDArray[Any], width: int) -> Non
 
 
 def even_texts(letters: Bytes) -> pa.Array:
-    """One text a row of `letters`."""
+    """One text per row of `letters`."""
     rows, width = letters.shape
     return text_array(np.arange(0, rows * width + 1, width, dtype=np.int32), letters.reshape(-1))
 
 
 def ragged_texts(letters: Bytes, starts: Ints) -> pa.Array:
-    """One text a row of `letters`, each from its start to the right end."""
+    """One text per row of `letters`, from the row's start column to its last column."""
     width = letters.shape[1]
     kept = np.arange(width) >= starts[:, None]
     offsets = np.zeros(len(letters) + 1, np.int32)
@@ -84,7 +85,7 @@ def ragged_texts(letters: Bytes, starts: Ints) -> pa.Array:
 
 
 def signed_texts(letters: Bytes, starts: Ints, negative: Bools) -> pa.Array:
-    """Like `ragged_texts`, with a minus before the negative ones; column 0 is free for it."""
+    """Like `ragged_texts`, with a minus before negative ones; column 0 must be free for it."""
     rows = np.flatnonzero(negative)
     letters[rows, starts[rows] - 1] = _MINUS
     return ragged_texts(letters, starts - negative)
@@ -92,7 +93,7 @@ def signed_texts(letters: Bytes, starts: Ints, negative: Bools) -> pa.Array:
 
 def moment_texts(packed: Uints, fsp: int) -> pa.Array:
     """`temporal.moment_text` of packed times up to year 9999 and 999999 microseconds."""
-    letters = _separated(len(packed), f"____-__-__ __:__:__{'.______' if fsp else ''}")
+    letters = _fill_pattern(len(packed), f"____-__-__ __:__:__{'.______' if fsp else ''}")
     clock = (packed >> 24).astype(np.uint32)
     _put_date(letters, packed)
     put_digits(letters, 11, clock >> 12 & 31, 2)
@@ -105,7 +106,7 @@ def moment_texts(packed: Uints, fsp: int) -> pa.Array:
 
 def date_texts(packed: Uints) -> pa.Array:
     """`temporal.date_text` of packed times up to year 9999."""
-    letters = _separated(len(packed), "____-__-__")
+    letters = _fill_pattern(len(packed), "____-__-__")
     _put_date(letters, packed)
     return even_texts(letters)
 
@@ -123,7 +124,7 @@ def duration_texts(nanoseconds: Ints, fsp: int) -> pa.Array:
     size = np.abs(nanoseconds).view(np.uint64)
     seconds, rest = size // 1_000_000_000, size % 1_000_000_000
     hours, seconds = (seconds // 3600).astype(np.uint32), (seconds % 3600).astype(np.uint32)
-    letters = _separated(len(size), f"____:__:__{'.______' if fsp else ''}")
+    letters = _fill_pattern(len(size), f"____:__:__{'.______' if fsp else ''}")
     put_digits(letters, 1, hours, 3)
     put_digits(letters, 5, seconds // 60, 2)
     put_digits(letters, 8, seconds % 60, 2)
@@ -154,13 +155,13 @@ def named_texts(values: Uints, names: Sequence[str]) -> pa.Array:
 
 
 def each_texts(values: NDArray[Any], show: Callable[[Any], str]) -> pa.Array:
-    """Texts by a plain function, asked once for each value that occurs."""
+    """Texts from a plain function, which is called once for each distinct value."""
     coded = pa.array(values).dictionary_encode()
     return pa.array([show(value.as_py()) for value in coded.dictionary], pa.string()).take(coded.indices)
 
 
 def merged_texts(kinds: Sequence[tuple[Ints, pa.Array]], count: int) -> pa.Array:
-    """`count` texts of several arrays, each given with the places of its texts."""
+    """Merge several arrays to `count` texts; each array comes with the positions of its texts in the result."""
     for _, texts in kinds:
         if len(texts) == count:
             return texts
@@ -171,5 +172,5 @@ def merged_texts(kinds: Sequence[tuple[Ints, pa.Array]], count: int) -> pa.Array
     return pa.concat_arrays([texts for _, texts in kinds]).take(pa.array(index))
 
 
-def _separated(rows: int, pattern: str) -> Bytes:
+def _fill_pattern(rows: int, pattern: str) -> Bytes:
     return np.tile(np.frombuffer(pattern.encode(), np.uint8), (rows, 1))

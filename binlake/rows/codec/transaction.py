@@ -1,6 +1,7 @@
-"""A transaction's payload to its row changes in order: mutations as listed, rows as `sequence` says (S0-19 to S0-21).
+"""Decode a transaction's payload to its row changes, in order: mutations as listed, rows as `sequence` says (S0-19 to
+S0-21).
 
-Whatever the bytes are, the outcome is rows or one WireError that names commit_ts, table_id and what is wrong.
+Any bytes give either rows or one WireError that names commit_ts, table_id and the problem.
 """
 
 from __future__ import annotations
@@ -22,36 +23,37 @@ from binlake.rows.schema.window import unknown_table
 from binlake.wire import binlog_pb2 as pb
 
 MAX_BYTES = (1 << 31) - 1
-"""Bytes of a binlog: protobuf's limit (S0-07)."""
+"""Most bytes of a binlog: protobuf's limit (S0-07)."""
 ROW_ERRORS = (IndexError, ValueError, KeyError, OverflowError, struct.error)
-"""What the reading of a damaged row raises."""
+"""The exceptions that reading a damaged row can raise."""
 
 Op = Literal["insert", "update", "delete"]
 RawChange = tuple[int, TableDecoder, Op, Image | None, Image | None]
-"""seq, decoder of the table, op, image before, image after: what `raw_changes` gives and batches keep."""
+"""seq, decoder of the table, op, image before, image after: a row change as `raw_changes` returns it."""
 
 
 class TableLookup(Protocol):
-    """Definitions at the place of a transaction; `SchemaState` is one."""
+    """The table definitions that are valid for a transaction; `SchemaState` implements it."""
 
     def table(self, table_id: int) -> TableDef | None:
         """The definition of a table id, or None."""
 
     def is_gone(self, table_id: int) -> bool:
-        """True when the id was dropped or truncated lately."""
+        """True if the table with this id was dropped or truncated recently."""
 
 
 Wanted = Callable[[TableDef], Collection[str]]
-"""The kinds of row changes of a table that are decoded at all; empty = the table is left out."""
+"""The kinds of row changes of a table that are decoded; empty = the table is left out."""
 
 
 @dataclass
 class DecodeStats:
-    """What decoding passed over: rows of tables that were dropped or truncated meanwhile, by table id.
+    """Counts rows that decoding skipped or treated specially.
 
-    `table_rows`: rows of tables that a filter leaves out; `event_rows`: rows of a kind that one leaves out.
-    By `db.table` of the source, `latin1_texts`: values read as latin1, those of both images of an update;
-    `taken_once`: transactions of which it is not certain what they wrote twice.
+    `gone_rows`: rows of tables that were dropped or truncated in the meantime, by table id. `table_rows`: rows of
+    tables that a filter leaves out; `event_rows`: rows of kinds that a filter leaves out. By `db.table` of the source:
+    `latin1_texts`: values read as latin1, in both images of an update; `taken_once`: transactions for which it is not
+    certain which changes are second writes, so that each pair counted once.
     """
 
     gone_rows: Counter[int] = field(default_factory=Counter)
@@ -63,8 +65,11 @@ class DecodeStats:
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """One row change. `seq` from 0 within the transaction, counted over all its rows; `before` for update and delete,
-    `after` for insert and update: column name to canonical text (None = NULL)."""
+    """One row change.
+
+    `seq` counts all rows of the transaction from 0. `before` (update, delete) and `after` (insert, update) map column
+    names to canonical texts (None = NULL).
+    """
 
     seq: int
     table_id: int
@@ -76,10 +81,10 @@ class RowChange:
 def decode_transaction(
     payload: bytes, commit_ts: int, start_ts: int, tables: TableLookup, stats: DecodeStats | None = None
 ) -> Iterator[RowChange]:
-    """The row changes of a complete commit (or prewrite) binlog `payload`, by the definitions `tables` of its place.
+    """The row changes of a complete commit (or prewrite) binlog `payload`, by the definitions `tables` valid for it.
 
-    Columns: public, not virtual generated (R-19). A late row of a dropped or truncated table is counted in `stats`
-    and passed over (tidb-binlog 1.14). Raises WireError for damaged payloads, SchemaError for unknown table ids.
+    Columns: public, not virtual generated (R-19). A late row of a dropped or truncated table is skipped and counted in
+    `stats` (tidb-binlog 1.14). Raises WireError for damaged payloads, SchemaError for unknown table ids.
     """
     _, changes = raw_changes(payload, commit_ts, start_ts, tables, stats)
     for seq, decoder, op, before, after in changes:
@@ -103,27 +108,27 @@ def raw_changes(
     stats: DecodeStats | None = None,
     wanted: Wanted = every_kind,
 ) -> tuple[int, Iterator[RawChange]]:
-    """(schema_version, row changes) with values in lists: the form without a dict per row.
+    """(schema_version, row changes), with values in lists instead of a dict per row.
 
-    What is not `wanted` is counted in `stats`, never decoded; `seq` counts it.
+    Rows that are not `wanted` are not decoded but counted in `stats`; `seq` counts them too.
     """
     value = split(payload, commit_ts, start_ts)
     counted = stats or DecodeStats()
-    found = (
+    runs = (
         (seq + first, table_id, table, run)
         for seq, table_id, table, rows in mutations_of(value, commit_ts, tables, counted)
         for first, run in wanted_rows(rows, wanted(table), counted)
     )
     changes = (
         change
-        for seq, table_id, table, rows in found
+        for seq, table_id, table, rows in runs
         for change in changes_of(rows, decoder_of(table), seq, table_id, commit_ts)
     )
     return value.schema_version, changes
 
 
 def split(payload: bytes, commit_ts: int, start_ts: int) -> pb.PrewriteValue:
-    """The mutations of a binlog, rows not looked into. Raises WireError."""
+    """The mutations of a binlog; their rows stay undecoded. Raises WireError."""
     if len(payload) > MAX_BYTES:
         raise WireError(
             f"a binlog of {len(payload)} bytes is above the {MAX_BYTES} bytes that a protobuf message can have",
@@ -151,7 +156,7 @@ def mutations_of(
 ) -> Iterator[tuple[int, int, TableDef, RowLists]]:
     """(seq of the first row, table id, definition, rows) of tables that still exist. Raises WireError, SchemaError."""
     seq = 0
-    # Slices copy in C; iterating a repeated field ends in an exception, which costs as much as a row.
+    # A slice copies in C; iterating a repeated field ends with an exception, which costs as much as a row.
     for mutation in value.mutations[:]:
         rows, table_id = rows_of(mutation, commit_ts), mutation.table_id
         table = tables.table(table_id)
@@ -165,7 +170,8 @@ def mutations_of(
 
 
 def wanted_rows(rows: RowLists, wanted: Collection[str], stats: DecodeStats) -> Iterator[tuple[int, RowLists]]:
-    """(number of its first row, rows) of each run of neighbours of a wanted kind; the others are counted."""
+    """The rows of wanted kinds, as runs of neighbours: (number of the run's first row, its rows). Others are
+    counted."""
     if len(wanted) == len(ALL_KINDS):
         yield 0, rows
         return
@@ -195,7 +201,7 @@ def rows_of(mutation: pb.TableMutation, commit_ts: int) -> RowLists:
     Raises WireError when deprecated fields are used, or when `sequence` does not match the lists (S0-20, S0-21).
     """
     if mutation.deleted_ids or mutation.deleted_pks:
-        raise _deprecated(mutation, commit_ts)
+        raise _deprecated_error(mutation, commit_ts)
     kinds, inserts = mutation.sequence[:], mutation.inserted_rows[:]
     updates, deletes = mutation.updated_rows[:], mutation.deleted_rows[:]
     counted = kinds.count(pb.Insert), kinds.count(pb.Update), kinds.count(pb.DeleteRow)
@@ -210,14 +216,14 @@ def rows_of(mutation: pb.TableMutation, commit_ts: int) -> RowLists:
     return RowLists(kinds, inserts, updates, deletes)
 
 
-def _deprecated(mutation: pb.TableMutation, commit_ts: int) -> WireError:
+def _deprecated_error(mutation: pb.TableMutation, commit_ts: int) -> WireError:
     name = "deleted_ids" if mutation.deleted_ids else "deleted_pks"
     count = len(getattr(mutation, name))
     return _error(f"the deprecated field {name} of TableMutation holds {count} entries", mutation, commit_ts)
 
 
 def changes_of(rows: RowLists, decoder: TableDecoder, seq: int, table_id: int, commit_ts: int) -> Iterator[RawChange]:
-    """The changes of a mutation's `rows`, the first of which is `seq`, in their order. Raises WireError."""
+    """The changes of a mutation's `rows` in order; `seq` is the number of the first. Raises WireError."""
     inserts, updates, deletes = iter(rows.inserts), iter(rows.updates), iter(rows.deletes)
     op = ""
     try:
@@ -238,7 +244,7 @@ def changes_of(rows: RowLists, decoder: TableDecoder, seq: int, table_id: int, c
 
 
 def row_error(error: Exception, op: str, table_id: int, commit_ts: int, seq: int) -> WireError:
-    """The error that reports a damaged row; `error` is one of ROW_ERRORS."""
+    """The WireError that reports a damaged row; `error` is one of ROW_ERRORS."""
     what = "it is cut short" if isinstance(error, (IndexError, struct.error)) else str(error)
     where = {"table_id": table_id, "commit_ts": commit_ts, "seq": seq}
     hint = error.hint if isinstance(error, NotText) else ""

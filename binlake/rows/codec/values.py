@@ -1,7 +1,7 @@
-"""Any datum to a Python value and to the canonical text of its column: the general path, which knows every flag.
+"""Convert any datum to a Python value and to the canonical text of its column: the general path, for every flag.
 
-Canonical text is what the MySQL text protocol shows, made lossless: upper-case hex for BINARY, VARBINARY, BLOBs and
-BIT, shortest round-trip text for FLOAT and DOUBLE, TIMESTAMP in UTC.
+Canonical text is the text of the MySQL text protocol, made lossless: upper-case hex for BINARY, VARBINARY, BLOBs and
+BIT, the shortest round-trip text for FLOAT and DOUBLE, TIMESTAMP in UTC.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo
 
 ReadInvalid = Callable[[ColumnInfo, bytes], str]
-"""Gives the text of bytes that are not UTF-8, or raises."""
+"""Returns a text for bytes that are not UTF-8, or raises."""
 
 _SHOWN_BYTES = 40
 
@@ -28,10 +28,10 @@ class NotText(ValueError):
     """Bytes of a text column that are not text; `hint` says what to do."""
 
     hint = (
-        'read such values as latin1 by source.invalid-text = "latin1"; or make them UTF-8 at the source'
-        " (`v = _latin1 X'F6'` is then `v = 'ö'`), name the commit_ts of each change that holds one, including the "
+        'set source.invalid-text = "latin1" to read such values as latin1; or convert them to UTF-8 at the source'
+        " (`v = _latin1 X'F6'` becomes `v = 'ö'`), list the commit_ts of each change that contains one, including the "
         "fix, in filter.ignore-txn-commit-ts, which leaves out whole transactions, and copy their rows by hand;"
-        " or leave the table out by filter.ignore-table; then run merge again"
+        " or exclude the table by filter.ignore-table; then run merge again"
     )
 
 
@@ -40,7 +40,7 @@ _S63 = 1 << 63
 
 
 def skip(data: bytes, pos: int) -> int:
-    """The position behind the datum at `pos`."""
+    """The position after the datum at `pos`."""
     flag = data[pos]
     if flag in (d.VARINT, d.UVARINT):
         return read_uvarint(data, pos + 1)[1]
@@ -76,23 +76,23 @@ _PLAIN: dict[int, _Plain] = {
 
 
 def refuse_invalid(column: ColumnInfo, value: bytes) -> str:
-    """Raises NotText. TiDB takes any bytes into a latin1 column and keeps them as they came."""
-    raise NotText(f"{_what(column)} holds bytes that are not UTF-8: {shown_bytes(value)}")
+    """Raises NotText. TiDB accepts any bytes in a latin1 column and stores them unchanged."""
+    raise NotText(f"{_describe(column)} holds bytes that are not UTF-8: {shown_bytes(value)}")
 
 
-def _what(column: ColumnInfo) -> str:
+def _describe(column: ColumnInfo) -> str:
     return f"the {column.charset} column {column.name}"
 
 
 def shown_bytes(value: bytes) -> str:
-    """The first bytes as a hexadecimal literal."""
+    """The first 40 bytes as a hexadecimal literal."""
     return f"X'{value[:_SHOWN_BYTES].hex().upper()}'"
 
 
 def read_text(
     column: ColumnInfo, data: bytes, pos: int, invalid: ReadInvalid = refuse_invalid
 ) -> tuple[str | None, int]:
-    """(canonical text, next position) of the datum at `pos` for `column`; ValueError when the two do not fit."""
+    """(canonical text, next position) of the datum at `pos` for `column`; ValueError if it does not fit the column."""
     flag = data[pos]
     if flag == d.DECIMAL:
         if column.tp != t.NEWDECIMAL:
@@ -109,17 +109,17 @@ def read_text(
 
 
 def text_of(column: ColumnInfo, value: int | float) -> str:
-    """Canonical text of a flattened number; raises ValueError when the value does not fit the column's type."""
+    """Canonical text of a number as TiDB stores it; raises ValueError if the value does not fit the column's type."""
     if isinstance(value, float):
         if column.tp not in (t.FLOAT, t.DOUBLE):
-            raise _misfit(column, value)
+            raise _misfit_error(column, value)
         return float_text(value) if column.tp == t.FLOAT else double_text(value)
     return _number_text(column, value)
 
 
 def _string_text(column: ColumnInfo, value: bytes, invalid: ReadInvalid) -> str:
     if column.tp not in t.STRINGS:
-        raise _misfit(column, value)
+        raise _misfit_error(column, value)
     if column.is_binary:
         return value.hex().upper()
     try:
@@ -135,7 +135,7 @@ def _number_text(column: ColumnInfo, value: int) -> str:
     if tp == t.DURATION:
         return duration_text(value, column.fsp)
     if value < 0:
-        raise _misfit(column, value)
+        raise _misfit_error(column, value)
     if tp in t.MOMENTS:
         return moment_text(value, column.fsp)
     if tp in t.DATES:
@@ -144,7 +144,7 @@ def _number_text(column: ColumnInfo, value: int) -> str:
 
 
 def integer_text(column: ColumnInfo, value: int) -> str:
-    """Text of an integer; an unsigned handle comes as a signed number (tidb-binlog 1.11)."""
+    """Text of an integer; an unsigned handle is stored as a signed number (tidb-binlog 1.11)."""
     if column.unsigned:
         return str(value & _U64)
     return str(value if value < _S63 else value - _U64 - 1)
@@ -159,7 +159,7 @@ def _small_number_text(column: ColumnInfo, value: int) -> str:
         return enum_text(value, column.elems)
     if column.tp == t.SET:
         return set_text(value, column.elems)
-    raise _misfit(column, value)
+    raise _misfit_error(column, value)
 
 
 def bit_text(value: int, width: int) -> str:
@@ -175,9 +175,9 @@ def enum_text(value: int, elems: tuple[str, ...]) -> str:
 
 
 def set_text(value: int, elems: tuple[str, ...]) -> str:
-    """Names of a SET's bits, joined by commas; bits without a name are passed over (tidb-binlog 1.12)."""
+    """Names of a SET's bits, joined by commas; bits without a name are ignored (tidb-binlog 1.12)."""
     return ",".join(name for bit, name in enumerate(elems) if value >> bit & 1)
 
 
-def _misfit(column: ColumnInfo, value: object) -> ValueError:
+def _misfit_error(column: ColumnInfo, value: object) -> ValueError:
     return ValueError(f"the value {value_in_log(value)} cannot be in the {column.type_name} column {column.name}")

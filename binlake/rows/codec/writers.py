@@ -1,4 +1,4 @@
-"""Canonical text back to datums, and the texts of defaults: the inverse of the readers, column by column."""
+"""Write canonical texts as datums, column by column (the inverse of the readers), and give the texts of defaults."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _WRITTEN = ColumnInfo(
     elems=(), state=5, default=None, default_bit=None, default_is_expr=False, origin_default=None,
     origin_default_bit=None, generated_expr="", generated_stored=False, hidden=False, comment="",
 )  # fmt: skip
-"""The text of a default, as a column that holds it."""
+"""A text column that stands for the text of a default."""
 _BITS = {t.TINY: 8, t.SHORT: 16, t.INT24: 24, t.LONG: 32, t.LONGLONG: 64}
 
 
 def write_text(column: ColumnInfo, text: str | None) -> bytes:
-    """The datum of a canonical text; raises ValueError when the text is none of the column's type."""
+    """The datum of a canonical text; raises ValueError if the text is not valid for the column's type."""
     if text is None:
         return b"\x00"
     if column.tp in t.STRINGS:
@@ -64,7 +64,7 @@ def flat_number(column: ColumnInfo, text: str) -> int:
     if column.tp == t.SET:
         return sum(1 << _position(column, name) for name in text.split(",")) if text else 0
     if column.tp == t.BIT:
-        return _bits_of(column, text)
+        return _parse_bits(column, text)
     raise ValueError(f"the type of column {column.name} ({column.tp}) is not a number")
 
 
@@ -85,7 +85,7 @@ def _float(column: ColumnInfo, text: str) -> float:
     return number
 
 
-def _bits_of(column: ColumnInfo, text: str) -> int:
+def _parse_bits(column: ColumnInfo, text: str) -> int:
     number = int(text, 16)
     bit_text(number, column.flen)
     return number
@@ -99,15 +99,16 @@ def _position(column: ColumnInfo, name: str) -> int:
 
 @lru_cache(maxsize=4096)
 def filled_text(column: ColumnInfo) -> str | None:
-    """What a row without `column` holds in it: origin default, else NULL, else the type's zero (tidb-binlog 5.5).
+    """The value of `column` in a row that lacks it: the origin default, else NULL, else the type's zero (tidb-binlog
+    5.5).
 
-    Raises SchemaError naming the column when the origin default is not a value of its type.
+    Raises SchemaError naming the column if the origin default is not a value of its type.
     """
     try:
         if column.tp == t.BIT and column.origin_default_bit is not None:
             return bit_text(int.from_bytes(column.origin_default_bit, "big"), column.flen)
         if column.origin_default is not None:
-            return _canonical(column, column.origin_default)
+            return _canonical_default(column, column.origin_default)
     except ValueError as error:
         raise SchemaError(
             f"the origin default of a column cannot be read: {error}",
@@ -116,13 +117,13 @@ def filled_text(column: ColumnInfo) -> str | None:
     return zero_text(column) if column.not_null else None
 
 
-def _canonical(column: ColumnInfo, default: str) -> str | None:
+def _canonical_default(column: ColumnInfo, default: str) -> str | None:
     if column.tp in t.STRINGS:
         return _default_string(column, default)
     if column.tp == t.BIT:
         return bit_text(int.from_bytes(default.encode(), "big"), column.flen)
     if column.tp in _NUMERIC:
-        # TiDB keeps some as they were written, `1.555` or `1e2`, and converts when it fills.
+        # TiDB stores some defaults as they were written, `1.555` or `1e2`, and converts them when it fills a row.
         return cast_text(_WRITTEN, column, default, Moment())
     if column.tp in t.MOMENTS and len(default) > _WHOLE_SECONDS:
         default = rounded_moment(default, column.fsp)
@@ -145,7 +146,7 @@ def zero_text(column: ColumnInfo) -> str:
     if column.tp in t.STRINGS:
         return _default_string(column, "")
     if column.tp == t.NEWDECIMAL:
-        return _canonical(column, "0") or ""
+        return _canonical_default(column, "0") or ""
     if column.tp in (t.FLOAT, t.DOUBLE):
         return "0"
     signed = column.tp in (t.DURATION, t.YEAR) or (column.tp in t.INTEGERS and not column.unsigned)

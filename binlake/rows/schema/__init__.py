@@ -1,6 +1,6 @@
 """Schema history: definitions from TiDB's DDL jobs, folded in SchemaVersion order, and the schemas of a window.
 
-`SchemaState` answers "which definition at this place"; `WindowSchemas` cuts a window into segments at its DDLs.
+`SchemaState` gives the definition of a table at one position; `WindowSchemas` cuts a window into segments at its DDLs.
 """
 
 from binlake.rows.schema.actions import Action, JobState

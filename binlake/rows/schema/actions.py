@@ -121,7 +121,7 @@ UNSUPPORTED = frozenset(
         Action.DROP_RESOURCE_GROUP,
     }
 )
-"""Actions that neither the history nor a target takes over (tidb-binlog 5.3)."""
+"""Actions that neither the schema history nor a target applies (tidb-binlog 5.3)."""
 
 MAX_USER_ID = (1 << 48) - 1 - 1000
 """Tables with a greater id are TiDB's own DDL tables (tidb-binlog 1.13)."""
@@ -130,7 +130,7 @@ DELETE_ONLY = 1
 WRITE_ONLY = 2
 WRITE_REORG = 3
 DELETE_REORG = 4
-"""Schema state: what goes is being taken from the table; what replaces it is public."""
+"""Schema state: TiDB is removing the dropped object from the table; its replacement is public."""
 
 PUBLIC = 5
 """Schema states of a column, index or table; also `ddl_schema_state` of a binlog."""

@@ -1,23 +1,24 @@
-"""From where on rows may have seen a DDL job whose binlog comes behind them.
+"""The position from which on rows may have seen a DDL job, although its binlog comes later.
 
-Rule (TiDB's online DDL; captures `ddl`, `zones`, `zones_unique`): a job runs in steps, its binlog is written with the
-last one, and what an earlier step shows is in rows that were committed before the binlog. Such rows belong behind the
-DDL. The schema version of a transaction does not show which they are: it is that of its BEGIN, while a table is taken
-as it is when the transaction first touches it. Time does: no row committed before a step has seen it. So the DDL is
-placed at a moment that no such row can precede, and at which it is right to run it:
+Rule (TiDB's online DDL; captures `ddl`, `zones`, `zones_unique`): a job runs in steps and writes its binlog with the
+last step. Rows that were committed before the binlog may already show an earlier step; such rows belong after the DDL.
+The schema version of a transaction does not tell which rows these are: it is the version at BEGIN, but the transaction
+uses each table as it is when it first touches it. The time does tell: a row committed before a step has not seen it.
+Therefore Binlake places the DDL at a timestamp that no such row precedes and at which the DDL can correctly run:
 
-- DROP COLUMN, INDEX, PRIMARY KEY: when its first step ran. From the second on, keys are not checked (duplicates are
-  committed) and rows lack the column. None of these jobs can be taken back once begun, and no row needs the key or the
-  column: rows are found by the identity of their segment, which is what the table has without them.
-- DROP PARTITION: when its first step ran; from then on TiDB puts rows of the range elsewhere. What is written into the
-  partition nevertheless is decided by `binlake.rows.schema.emptied`.
-- several clauses in one ALTER: when the last of them had begun, and had read the table if it copies values or builds an
-  index. Behind that moment all become public or leave in one step, and each clause that drops takes three more. Rows
-  from there on hold the new columns' values: the real ones, or what the ALTER gives to old rows.
-- REORGANIZE PARTITION: when it had begun to copy; rows that only the new partitions take come later. Of a table without
-  a key, as PARTITION BY and REMOVE PARTITIONING of one: when its first step ran, even if it was taken back, for from
-  then on changes are logged twice (`binlake.rows.schema.reorganized`).
-- anything else shows itself with its last step, at its binlog.
+- DROP COLUMN, INDEX, PRIMARY KEY: when its first step ran. From the second step on, keys are not checked (duplicates
+  are committed) and rows lack the column. None of these jobs can be cancelled once begun. No row needs the key or the
+  column, because rows are found by the identity of their segment, which the table has without them.
+- DROP PARTITION: when its first step ran; from then on TiDB puts rows of the range elsewhere. For rows that are still
+  written into the partition, `binlake.rows.schema.emptied` decides.
+- Several clauses in one ALTER: when the last of them had begun, and had read the table if it copies values or builds
+  an index. After that, all clauses become public or are removed in one step, and each clause that drops takes three
+  more steps. Rows from there on have values in the new columns: real ones, or the values that the ALTER gives to old
+  rows.
+- REORGANIZE PARTITION: when it had begun to copy; rows that only the new partitions accept come later. For a table
+  without a key, also for PARTITION BY and REMOVE PARTITIONING: when its first step ran, even if the job was rolled
+  back, because from then on changes are logged twice (`binlake.rows.schema.reorganized`).
+- Every other job: at its binlog, because rows see only its last step.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _CLAUSES = frozenset(
     {Action.ADD_COLUMN, Action.ADD_INDEX, Action.ADD_PRIMARY_KEY, Action.MODIFY_COLUMN, Action.RENAME_INDEX,
      Action.SET_DEFAULT, Action.INDEX_VISIBILITY, Action.TABLE_COMMENT, Action.TABLE_CHARSET}
 )  # fmt: skip
-"""What may be in one ALTER with others, besides those that drop: its step does not say whether it is."""
+"""Clauses that may share one ALTER with others, besides those that drop: their steps do not show whether they do."""
 
 
 def effective_from(job: DdlJob, commit_ts: int) -> int:
-    """The commit_ts from which on rows come behind `job`; `commit_ts`: its binlog's."""
+    """The commit_ts from which on rows belong after `job`; `commit_ts`: that of its binlog."""
     if job.schema_version and logs_twice(job.type, _table_of(job)):
         return min(job.began_ts or commit_ts, commit_ts)
     if not job.took_effect:
@@ -53,7 +54,7 @@ def effective_from(job: DdlJob, commit_ts: int) -> int:
 
 
 def running_from(job: Mapping[str, Any], table: TableDef | None = None) -> int | None:
-    """As `effective_from`, of a job (its JSON) of `table` that is not over: None where no row has seen it yet."""
+    """`effective_from` for a running job (its JSON) of `table`; None if no row can have seen the job yet."""
     began = int(job.get("real_start_ts") or 0)
     if not began:
         return None
@@ -68,9 +69,9 @@ def running_from(job: Mapping[str, Any], table: TableDef | None = None) -> int |
 
 
 def visible_to_rows(info: Mapping[str, Any] | None) -> object:
-    """What rows see of a table (TableInfo): its public columns, keys and partitions. Two are compared, no more.
+    """The parts of a table (TableInfo) that rows can see: public columns, keys and partitions. Use it only to compare.
 
-    What a running DDL is about to add is in the definition as well, and not public: no row shows it.
+    The definition also contains objects that a running DDL is adding; they are not public, and no row shows them.
     """
     if info is None:
         return None
@@ -87,12 +88,13 @@ def _column(column: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def may_run_ahead(kind: int) -> bool:
-    """True when rows ahead of the binlog may have seen a step of `kind` (of a job, or of a clause in one)."""
+    """True if rows before the binlog may have seen a step of a job, or of a clause in a job, of this `kind`."""
     return kind in _AT_FIRST_STEP or kind in _WHEN_READY or kind in _CLAUSES or kind in REARRANGING
 
 
 def logs_twice(kind: int, table: TableDef | None) -> bool:
-    """True when a job of `kind` has changes of `table` logged twice from its first step on, and no key shows which."""
+    """True if TiDB logs changes of `table` twice from the first step of a `kind` job on, and no key tells which
+    ones."""
     return kind in REARRANGING and table is not None and table.identity().kind == "row"
 
 

@@ -1,4 +1,4 @@
-"""What each kind of DDL job does to the schema (tidb-binlog 5.4; oddities seen in genuine captures: 1.14)."""
+"""Apply each kind of DDL job to the schema (tidb-binlog 5.4; peculiarities seen in captures: 1.14)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from binlake.rows.schema.tables import SchemaTables
 
 
 def apply_job(tables: SchemaTables, job: DdlJob, commit_ts: int = 0) -> None:
-    """Change `tables` by a job that took effect, its binlog at `commit_ts` (0: not known).
+    """Change `tables` by a job that took effect; its binlog is at `commit_ts` (0: not known).
 
-    Raises SchemaError when it lacks what it needs.
+    Raises SchemaError if the job lacks data that it needs.
     """
     before = tables.by_id.get(job.table_id)
     _APPLY.get(job.type, _replace)(tables, job)
@@ -29,7 +29,7 @@ def apply_job(tables: SchemaTables, job: DdlJob, commit_ts: int = 0) -> None:
 
 
 def note_rolled_back(tables: SchemaTables, job: DdlJob) -> None:
-    """Note in `tables` what a job that was rolled back may have done to rows meanwhile."""
+    """Note in `tables` that a job which was rolled back may have affected the log of row changes in the meantime."""
     before = tables.by_id.get(job.table_id)
     if job.type in REARRANGING and before is not None:
         _note_reorganized(tables, job, 0, before)
@@ -43,7 +43,7 @@ def _note_reorganized(tables: SchemaTables, job: DdlJob, commit_ts: int, before:
 
 def _create_schema(tables: SchemaTables, job: DdlJob) -> None:
     if job.db_info is None:
-        raise _lacks(job, "DBInfo")
+        raise _lacks_error(job, "DBInfo")
     tables.databases[job.db_info["id"]] = DbInfo.from_json(job.db_info)
 
 
@@ -52,7 +52,7 @@ def _recover_schema(tables: SchemaTables, job: DdlJob) -> None:
     listed = _recovered_tables(job)
     infos = tables.dropped.pop(job.schema_id, None) if listed is None else listed
     if infos is None:
-        raise _lacks(job, "the list of recovered tables, and the schema history no longer has the drop")
+        raise _lacks_error(job, "the list of recovered tables, and the schema history no longer has the drop")
     for info in infos:
         tables.put(info, job.schema_id)
 
@@ -62,7 +62,7 @@ def _drop_schema(tables: SchemaTables, job: DdlJob) -> None:
 
 
 def _create_view(tables: SchemaTables, job: DdlJob) -> None:
-    # CREATE OR REPLACE VIEW gives a new id and no job for the old one.
+    # CREATE OR REPLACE VIEW gives the view a new id and writes no job that drops the old one.
     info = _info(job)
     db = tables.databases.get(job.schema_id)
     former = tables.find(db.name, info["name"]["O"]) if db else None
@@ -83,17 +83,18 @@ def _truncate(tables: SchemaTables, job: DdlJob) -> None:
 def _replace(tables: SchemaTables, job: DdlJob) -> None:
     if job.table_info is None and job.type not in Action.__members__.values():
         raise SchemaError(
-            f"DDL of the unknown kind {job.type} carries no table definition",
-            hint="this TiDB is newer than what Binlake knows: start again from a fresh copy, after this DDL",
+            f"DDL of the unknown kind {job.type} contains no table definition",
+            hint="this TiDB is newer than the versions that Binlake supports: start again from a fresh copy made after"
+            " this DDL",
             where=_where(job),
         )
-    tables.put(_dated(_info(job), tables, job), job.schema_id)
+    tables.put(_fix_current_date(_info(job), tables, job), job.schema_id)
 
 
-def _dated(info: Mapping[str, Any], tables: SchemaTables, job: DdlJob) -> Mapping[str, Any]:
-    """`info` with the day of the job where TiDB keeps CURRENT_DATE as the origin default of a new column.
+def _fix_current_date(info: Mapping[str, Any], tables: SchemaTables, job: DdlJob) -> Mapping[str, Any]:
+    """`info`, with the day of the job in place of CURRENT_DATE as the origin default of a new column.
 
-    TiDB fills such rows anew at each read, with the reader's day; one that stays the same is that of the DDL, in UTC.
+    TiDB fills such rows at each read with the reader's current day. Binlake uses a fixed day, that of the DDL in UTC.
     """
     open_days = [c["id"] for c in info.get("cols") or () if str(c.get("origin_default")).upper() == "CURRENT_DATE"]
     if not open_days:
@@ -106,23 +107,23 @@ def _dated(info: Mapping[str, Any], tables: SchemaTables, job: DdlJob) -> Mappin
     return {**info, "cols": cols}
 
 
-_STEPS_BEHIND = {Action.DROP_PARTITION: 2, Action.TRUNCATE_PARTITION: 0}
-"""Versions between the one from which TiDB does not write into the partitions any more, and the last one."""
+_STEPS_AFTER = {Action.DROP_PARTITION: 2, Action.TRUNCATE_PARTITION: 0}
+"""Number of versions from the first one at which TiDB no longer writes into the partitions to the job's last one."""
 
 
-def _empty(tables: SchemaTables, job: DdlJob) -> None:
+def _empty_partitions(tables: SchemaTables, job: DdlJob) -> None:
     info, before = _info(job), tables.by_id.get(job.table_id)
     if before is None:
         tables.put(info, job.schema_id)
         return
     now = {d["id"] for d in info["partition"]["definitions"]}
     gone = frozenset(i for i in before.partition_ids if i not in now)
-    version = job.schema_version - _STEPS_BEHIND[Action(job.type)]
+    version = job.schema_version - _STEPS_AFTER[Action(job.type)]
     tables.put(info, job.schema_id, Emptied(version, gone, before.raw["partition"]))
 
 
-def _new_id(tables: SchemaTables, job: DdlJob) -> None:
-    # PARTITION BY and REMOVE PARTITIONING copy the table under a new id; a late change on the old id means the new.
+def _change_id(tables: SchemaTables, job: DdlJob) -> None:
+    # PARTITION BY and REMOVE PARTITIONING copy the table under a new id; late changes of the old id belong to the new.
     info = _info(job)
     if info["id"] != job.table_id:
         tables.replace_id(job.table_id, info["id"])
@@ -139,12 +140,12 @@ def _exchange(tables: SchemaTables, job: DdlJob) -> None:
     info = _info(job)
     before, plain = tables.by_id.get(info["id"]), tables.by_id.get(job.table_id)
     if before is None or plain is None:
-        raise SchemaError("EXCHANGE PARTITION of a table that the schema history does not have", where=_where(job))
+        raise SchemaError("EXCHANGE PARTITION names a table that the schema history does not have", where=_where(job))
     now = {d["id"] for d in info["partition"]["definitions"]}
     freed = [i for i in before.partition_ids if i not in now]
     if len(freed) != 1:
         raise SchemaError(f"EXCHANGE PARTITION freed the partition ids {freed}, not one", where=_where(job))
-    if _shape(plain.raw) == _shape(info):
+    if _column_types(plain.raw) == _column_types(info):
         tables.replace_id(plain.id, info["id"])
     else:
         tables.remove_silently(plain.id)
@@ -153,12 +154,13 @@ def _exchange(tables: SchemaTables, job: DdlJob) -> None:
     tables.put(info, before.db_id, emptied)
 
 
-def _shape(info: Mapping[str, Any]) -> list[tuple[int, int]]:
+def _column_types(info: Mapping[str, Any]) -> list[tuple[int, int]]:
     return [(c["id"], c["type"]["Tp"]) for c in info["cols"]]
 
 
 def _rename_tables(tables: SchemaTables, job: DdlJob) -> None:
-    """Final names come in MultipleTableInfos, one per pair of the text; the target databases only in the text."""
+    """Rename several tables. MultipleTableInfos has the final names, one per pair of the statement's text; only the
+    text has the target databases."""
     targets = _rename_targets(tables, job)
     for info in {i["id"]: i for i in job.multiple_table_infos}.values():
         tables.put(info, _database_id(tables, job, targets[info["id"]]))
@@ -177,7 +179,7 @@ _Name = tuple[str, str]
 
 
 def _default_db(tables: SchemaTables, job: DdlJob, pairs: list[tuple[_Name, _Name]]) -> str:
-    # The session's database is that of the first source written without one.
+    # The session's database is that of the first source table that the text names without a database.
     seen: set[int] = set()
     for ((db, _), _), info in zip(pairs, job.multiple_table_infos, strict=True):
         table = tables.by_id.get(info["id"])
@@ -187,17 +189,17 @@ def _default_db(tables: SchemaTables, job: DdlJob, pairs: list[tuple[_Name, _Nam
     return ""
 
 
-# The text is the session's own: ANSI_QUOTES is possible.
+# The text depends on the session's SQL mode, so ANSI_QUOTES is possible.
 _QUOTED = r'`(?:[^`]|``)+`|"(?:[^"]|"")+"|[^\s`".,;]+'
 _PAIR = re.compile(rf"(?:({_QUOTED})\s*\.\s*)?({_QUOTED})\s+TO\s+(?:({_QUOTED})\s*\.\s*)?({_QUOTED})", re.IGNORECASE)
 _RENAME = re.compile(r"^\s*RENAME\s+TABLES?\s+", re.IGNORECASE)
 
 
 def rename_pairs(query: str) -> list[tuple[_Name, _Name]]:
-    """((db, table), (db, table)) of each `old TO new` in a RENAME TABLE statement; db is "" where not written."""
+    """((db, table), (db, table)) of each `old TO new` in a RENAME TABLE statement; db is "" if the text names none."""
     text = _RENAME.sub("", query, count=1)
-    found = [tuple(_unquote(part or "") for part in match.groups()) for match in _PAIR.finditer(text)]
-    return [((a, b), (c, d)) for a, b, c, d in found]
+    pairs = [tuple(_unquote(part or "") for part in match.groups()) for match in _PAIR.finditer(text)]
+    return [((a, b), (c, d)) for a, b, c, d in pairs]
 
 
 def _unquote(name: str) -> str:
@@ -218,18 +220,18 @@ def _recovered_tables(job: DdlJob) -> Sequence[Mapping[str, Any]] | None:
     return None if listed is None else [entry["TableInfo"] for entry in listed]
 
 
-def _nothing(_tables: SchemaTables, _job: DdlJob) -> None:
-    # FLASHBACK CLUSTER is refused by TiDB when a DDL lies in the way: definitions stay. Rows do not: see window.ddls.
+def _change_nothing(_tables: SchemaTables, _job: DdlJob) -> None:
+    # TiDB refuses FLASHBACK CLUSTER across a DDL, so definitions do not change. Rows do: see window.ddls.
     return
 
 
 def _info(job: DdlJob) -> Mapping[str, Any]:
     if job.table_info is None:
-        raise _lacks(job, "TableInfo")
+        raise _lacks_error(job, "TableInfo")
     return job.table_info
 
 
-def _lacks(job: DdlJob, what: str) -> SchemaError:
+def _lacks_error(job: DdlJob, what: str) -> SchemaError:
     return SchemaError(f"DDL job ({job.label}) lacks {what}", where=_where(job))
 
 
@@ -247,12 +249,12 @@ _APPLY: dict[int, Callable[[SchemaTables, DdlJob], None]] = {
     Action.DROP_VIEW: _drop_table,
     Action.DROP_SEQUENCE: _drop_table,
     Action.TRUNCATE_TABLE: _truncate,
-    Action.DROP_PARTITION: _empty,
-    Action.TRUNCATE_PARTITION: _empty,
+    Action.DROP_PARTITION: _empty_partitions,
+    Action.TRUNCATE_PARTITION: _empty_partitions,
     Action.CREATE_TABLES: _create_tables,
     Action.EXCHANGE_PARTITION: _exchange,
     Action.RENAME_TABLES: _rename_tables,
-    Action.PARTITION_BY: _new_id,
-    Action.REMOVE_PARTITIONING: _new_id,
-    Action.FLASHBACK_CLUSTER: _nothing,
+    Action.PARTITION_BY: _change_id,
+    Action.REMOVE_PARTITIONING: _change_id,
+    Action.FLASHBACK_CLUSTER: _change_nothing,
 }

@@ -1,4 +1,5 @@
-"""What one DDL changed: definitions of the databases and tables it touched, before and after, as JSON for the lake."""
+"""The changes of one DDL: definitions of the databases and tables it touched, before and after, as JSON for the
+lake."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from binlake.rows.schema.state import SchemaState
 
 @dataclass(frozen=True)
 class Definitions:
-    """One side of a DDL: the touched objects that existed on that side; `session`, that of the source, after it."""
+    """One side of a DDL: the touched objects that existed before or after it; `session`: the source's session."""
 
     databases: tuple[DbInfo, ...]
     tables: tuple[TableDef, ...]
@@ -23,7 +24,7 @@ class Definitions:
     def to_json(self) -> str:
         """`{"databases": [raw DBInfo…], "tables": [{"db_id": …, "db": name, "info": raw TableInfo}…]}`.
 
-        Where something of the session is known: `"session": {"zone": …, "day": …}`.
+        If something about the session is known, also `"session": {"zone": …, "day": …}`.
         """
         tables = [{"db_id": table.db_id, "db": table.db, "info": table.raw} for table in self.tables]
         value: dict[str, object] = {"databases": [db.raw for db in self.databases], "tables": tables}
@@ -33,7 +34,7 @@ class Definitions:
 
     @classmethod
     def from_json(cls, text: str) -> Definitions:
-        """The value of `to_json`. Raises SchemaError."""
+        """Parse what `to_json` wrote. Raises SchemaError."""
         try:
             raw = json.loads(text)
             databases = tuple(DbInfo.from_json(db) for db in raw["databases"])
@@ -49,7 +50,8 @@ def _named(db_id: int, name: str) -> DbInfo:
 
 
 def find_touched(before: SchemaState, after: SchemaState) -> tuple[Definitions, Definitions]:
-    """(before, after) of every database and table that differs; definitions are compared by identity."""
+    """(before, after): the definitions of every database and table that differs; tables are compared by object
+    identity."""
     return _side(before, after), _side(after, before)
 
 

@@ -1,6 +1,6 @@
-"""What TiDB's JSON of databases, tables, indexes and DDL jobs looks like: written here, read by the parsers beside.
+"""Write databases, tables, indexes and DDL jobs as TiDB's JSON; the other modules of this package parse it.
 
-What a real TiDB writes and nothing here reads is left out (tidb-binlog 1.13).
+Fields that a real TiDB writes but nothing here reads are left out (tidb-binlog 1.13).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def job_json(
     job_id: int, action: Action, query: str, *, schema: tuple[int, str], table: tuple[int, str], version: int,
     start_ts: int, finished_ts: int, db_info: Json | None = None, table_info: Json | None = None,
 ) -> Json:  # fmt: skip
-    """A finished job as `/ddl/history` shows it; `schema` and `table`: (id, name), which a job has in lower case."""
+    """A finished job as `/ddl/history` shows it; `schema` and `table`: (id, name); a job has names in lower case."""
     return {
         "id": job_id, "type": int(action), "schema_id": schema[0], "table_id": table[0],
         "schema_name": fold_name(schema[1]), "table_name": fold_name(table[1]), "state": 6, "err": None,

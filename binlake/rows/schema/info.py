@@ -1,4 +1,4 @@
-"""Table definitions as TiDB stores them: values parsed from its JSON, which is retained for a lossless round trip."""
+"""Table definitions as TiDB stores them: values parsed from TiDB's JSON, which is kept for a lossless round trip."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from binlake.rows.schema.reorganized import Reorganized
 Json = Mapping[str, Any]
 
 CREATE_KEY = "source_create"
-"""The key of a TableInfo that holds a MySQL or MariaDB source's own CREATE TABLE."""
+"""The key of a TableInfo that contains the CREATE TABLE statement of a MySQL or MariaDB source."""
 SOURCE_KEY = "source_name"
-"""The key of a TableInfo under which a feeder says which of its sources has the table; TiDB has no such key."""
+"""The key of a TableInfo under which a feeder names the source that has the table; TiDB has no such key."""
 
 _LENGTHS = {t.VARCHAR, t.VARSTRING, t.STRING, t.BIT}
 _DEFAULT_LENGTH = {t.STRING: 1, t.BIT: 1}
@@ -67,7 +67,7 @@ class ColumnInfo:
 
     @property
     def is_public(self) -> bool:
-        """True when readers see the column."""
+        """True if the column is visible to queries."""
         return self.state == PUBLIC
 
     @property
@@ -77,7 +77,7 @@ class ColumnInfo:
 
     @property
     def is_virtual(self) -> bool:
-        """True for virtual generated columns, which no insert or update image holds."""
+        """True for virtual generated columns, which are not in insert and update images."""
         return self.is_generated and not self.generated_stored
 
     @property
@@ -92,12 +92,12 @@ class ColumnInfo:
 
     @property
     def type_name(self) -> str:
-        """The SQL word of the type without lengths, as `varbinary` or `bigint`."""
+        """The SQL keyword of the type without lengths, for example `varbinary` or `bigint`."""
         return t.type_name(self.tp, self.charset == "binary")
 
     @property
     def type_text(self) -> str:
-        """The SQL type with lengths and elements, as `decimal(10,2) unsigned`; without display widths."""
+        """The SQL type with lengths and elements, for example `decimal(10,2) unsigned`; without display widths."""
         name = self.type_name
         if self.tp == t.NEWDECIMAL:
             name = f"decimal({10 if self.flen < 0 else self.flen},{max(self.decimal, 0)})"
@@ -174,7 +174,7 @@ class IndexInfo:
 
 @dataclass(frozen=True)
 class Identity:
-    """What identifies a row: `primary` key, first NOT NULL `unique` key without prefixes, else the whole `row`."""
+    """The columns that identify a row: `primary` key, else first NOT NULL `unique` key without prefixes, else `row`."""
 
     kind: Literal["primary", "unique", "row"]
     columns: tuple[str, ...]
@@ -200,10 +200,10 @@ class DbInfo:
 class TableDef:
     """A table, view or sequence of database `db`. Compared by identity: one object is one version of a definition.
 
-    `own`: columns that only the target's table has, `kept` those of them whose values must outlive a row's rewriting,
-    both as the target spells them (S4-26). `emptied`: partitions that the DDL which gave this definition took away,
-    `reorganized`: those that it rearranged. `taker`: of the transaction at hand, the table that an emptied partition
-    was exchanged for; None where there is none.
+    `own`: columns that only the target's table has; `kept`: those of them whose values must survive when a row is
+    rewritten; both as the target spells them (S4-26). `emptied`: partitions that the DDL of this definition removed;
+    `reorganized`: partitions that it rearranged. `taker`: for the current transaction, the table that an emptied
+    partition was exchanged for, or None.
     """
 
     id: int
@@ -228,7 +228,7 @@ class TableDef:
 
     @classmethod
     def from_json(cls, data: Json, db: DbInfo, emptied: Emptied | None = None) -> TableDef:
-        """Parse binlog.TableInfo of a job; raises SchemaError naming the table when a field is missing or odd."""
+        """Parse binlog.TableInfo of a job; raises SchemaError naming the table if a field is missing or invalid."""
         try:
             return cls(
                 id=data["id"],
@@ -254,22 +254,22 @@ class TableDef:
 
     @property
     def source(self) -> str:
-        """The feeder's source that has the table; empty where the source is a TiDB."""
+        """The feeder's source that has the table; empty if the source is a TiDB."""
         return str(self.raw.get(SOURCE_KEY) or "")
 
     @cached_property
     def columns(self) -> tuple[ColumnInfo, ...]:
-        """Columns that readers see: public and not hidden, in table order."""
+        """Columns that are visible to queries: public and not hidden, in table order."""
         return tuple(c for c in self.all_columns if c.is_public and not c.hidden)
 
     @cached_property
     def row_columns(self) -> tuple[ColumnInfo, ...]:
-        """Columns that a row change carries: public and not virtual generated, in table order."""
+        """Columns that a row change contains: public and not virtual generated, in table order."""
         return tuple(c for c in self.columns if not c.is_virtual)
 
     @cached_property
     def primary_key(self) -> tuple[str, ...]:
-        """Names of the primary key's columns; () when there is none."""
+        """Names of the primary key's columns; () if the table has no primary key."""
         if self.pk_is_handle:
             return tuple(c.name for c in self.columns if c.flag & t.FLAG_PRIMARY)
         index = self.primary_index
@@ -277,7 +277,7 @@ class TableDef:
 
     @cached_property
     def primary_index(self) -> IndexInfo | None:
-        """The public primary index; None for an integer clustered key (pk_is_handle) and for no key."""
+        """The public primary index; None for an integer clustered key (pk_is_handle) or without a primary key."""
         return next((i for i in self.indexes if i.primary and i.state == PUBLIC), None)
 
     def column(self, name: str) -> ColumnInfo | None:
@@ -285,7 +285,7 @@ class TableDef:
         return self._by_name.get(fold_name(name))
 
     def unique_keys(self) -> tuple[IndexInfo, ...]:
-        """Public unique indexes, primary first. An integer clustered primary key is given as an index of its own."""
+        """Public unique indexes, primary first. An integer clustered primary key is included as an index."""
         keys = [i for i in self.indexes if i.unique and i.state == PUBLIC and not i.primary]
         primary = self.primary_index or self._handle_index()
         return (*((primary,) if primary else ()), *keys)
@@ -300,7 +300,8 @@ class TableDef:
         return Identity("row", tuple(c.name for c in self.row_columns))
 
     def identity(self) -> Identity:
-        """The key of a row: primary key; else first unique key all NOT NULL, unprefixed, not virtual; else the row."""
+        """The key of a row: primary key, else first unique key (NOT NULL, no prefix, not virtual), else the whole
+        row."""
         return self._identity
 
     @cached_property
@@ -328,7 +329,7 @@ def _bytes(value: str | None) -> bytes | None:
 
 
 def _length(value: int) -> int:
-    # Some paths write the unspecified length as uint32.
+    # Some code paths of TiDB write the unspecified length as uint32.
     return t.UNSPECIFIED_LENGTH if value == 0xFFFFFFFF else value
 
 

@@ -1,4 +1,4 @@
-"""A DDL job of the history: the parsed fields and the raw JSON, never one without the other (tidb-binlog 1.13)."""
+"""A DDL job of the history: its parsed fields together with its raw JSON (tidb-binlog 1.13)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ _EFFECTIVE = frozenset({JobState.DONE, JobState.SYNCED})
 class DdlJob:
     """One job. `type` and `state` are TiDB's numbers; `schema_version` 0 = never took effect; ts are TSOs.
 
-    `began_ts`: when its first step ran (`start_ts` is when it was submitted; it may wait). `ready_ts`: when the last of
-    its clauses had begun, and had begun to read the table if it does. `text` is the exact JSON as it was read;
-    `db_info`, `table_info`, `multiple_table_infos` are its `binlog` parts
-    (the definitions after the job), still raw.
+    `start_ts`: when the job was submitted; it may wait. `began_ts`: when its first step ran. `ready_ts`: when the last
+    of its clauses had begun and, if that reads the table, had begun to read it. `text` is the exact JSON as it was
+    read; `db_info`, `table_info`, `multiple_table_infos` are its raw `binlog` parts (the definitions after the job).
     """
 
     id: int
@@ -46,7 +45,7 @@ class DdlJob:
 
     @property
     def action(self) -> Action | None:
-        """The kind of the job, or None for a number this version does not know."""
+        """The kind of the job, or None for a number that this version of Binlake does not know."""
         return Action(self.type) if self.type in Action.__members__.values() else None
 
     @property
@@ -57,7 +56,7 @@ class DdlJob:
 
     @property
     def took_effect(self) -> bool:
-        """True when the job changed the schema: done or synced, with a schema version."""
+        """True if the job changed the schema: its state is done or synced, and it has a schema version."""
         return self.state in _EFFECTIVE and self.schema_version != 0
 
     @property
@@ -67,7 +66,7 @@ class DdlJob:
 
     @classmethod
     def parse(cls, text: str) -> DdlJob:
-        """Read the JSON text of a job (`job_meta`); raises SchemaError saying what is wrong."""
+        """Parse the JSON text of a job (`job_meta`); raises SchemaError naming the problem."""
         try:
             return cls._from(json.loads(text), text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -114,7 +113,7 @@ def _ready_ts(data: Json) -> int:
 
 
 class JobVersion(NamedTuple):
-    """What orders a job among others; `version` 0 = it did not take effect."""
+    """The fields that order jobs; `version` 0 = the job did not take effect."""
 
     job_id: int
     version: int
@@ -122,7 +121,7 @@ class JobVersion(NamedTuple):
 
 
 def read_job_version(data: Json) -> JobVersion:
-    """That of a job's JSON, without parsing the rest. Raises SchemaError."""
+    """Read the JobVersion from a job's JSON without parsing the rest. Raises SchemaError."""
     try:
         binlog = data.get("binlog") or {}
         version = int(binlog.get("SchemaVersion") or 0) if int(data["state"]) in _EFFECTIVE else 0

@@ -1,4 +1,4 @@
-"""MySQL column type codes and flags as TiDB's TableInfo JSON carries them (tidb-binlog 1.13)."""
+"""MySQL column type codes and flags as in TiDB's TableInfo JSON (tidb-binlog 1.13)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _NAMES = {
 
 
 def type_name(code: int, binary: bool) -> str:
-    """The SQL word of type `code`, without lengths (`varbinary`, `mediumtext`, `bigint`); `binary` = charset binary.
+    """The SQL keyword of type `code`, without lengths (`varbinary`, `mediumtext`, `bigint`); `binary` = charset binary.
 
-    Raises KeyError for a code no column of TiDB <= v8.3 has.
+    Raises KeyError for a code that no column of TiDB <= v8.3 has.
     """
     if code in _BLOB_NAMES:
         return _BLOB_NAMES[code] + ("blob" if binary else "text")

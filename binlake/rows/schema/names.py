@@ -1,15 +1,16 @@
-"""When two names of databases, tables, columns or indexes are one name: TiDB compares their lower-case forms.
+"""Compare names of databases, tables, columns and indexes as TiDB does: by their lower-case forms.
 
-A name is said as its definition spells it (`O` of TiDB's names): a target on Linux distinguishes `Users` from `users`.
+Binlake writes a name as its definition spells it (`O` of TiDB's names), because a target on Linux distinguishes `Users`
+from `users`.
 """
 
 from __future__ import annotations
 
 
 def fold_name(name: str) -> str:
-    """The form by which TiDB compares a name, its `L`: each character by itself in lower case, as Go does it.
+    """The form by which TiDB compares a name (its `L`): each character is converted to lower case alone, as Go does.
 
-    Unlike `str.lower` it has no final sigma (`ΟΔΟΣ` is `οδοσ`) and makes one `i` of `İ`.
+    Unlike `str.lower`, it knows no final sigma (`ΟΔΟΣ` becomes `οδοσ`) and converts `İ` to a single `i`.
     """
     if name.isascii():
         return name.lower()

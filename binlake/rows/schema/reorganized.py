@@ -1,15 +1,15 @@
-"""Partitions that a DDL rearranges while rows are written to the old and to the new ones, of tables without a key.
+"""Partitions of a table without a key that a DDL rearranges, while rows are written to both the old and the new ones.
 
-Rule (TiDB v7.5; captures `zones`, table `Tagebuch`): the job takes five schema versions, of which N is its own. From
-N-4 on deletes, and of updates the row that was, go to the new partitions too; from N-3 to N-1 every change does, at N-1
-with the new partitions first; and each second write is in the binlog. A transaction has the version of its BEGIN and
-takes the table as it is when it first touches it: its step is that of its version or a later one, and none that began
-after its commit. Jobs of other tables in between only make it later.
+Rule (TiDB v7.5; captures `zones`, table `Tagebuch`): the job takes five schema versions; N, the last, is the job's
+version. From N-4 on, deletes and the former rows of updates go to the new partitions too. From N-3 to N-1 every change
+does, at N-1 to the new partitions first. Each second write is in the binlog. A transaction has the schema version of
+its BEGIN, but uses a table as it is when it first touches it: its step is that of its version or a later one, but not
+one that began after its commit. Jobs of other tables in between can only make the step later.
 
-A second write of an insert gets a row id of its own. Where the row is copied as well, which it is if it was committed
-before the copy began, the source has it twice afterwards (pingcap/tidb#57510): as logged. Of one that was committed
-while rows were copied nothing shows. PARTITION BY and REMOVE PARTITIONING go the same steps, but no capture shows them;
-of a job that was rolled back nothing shows which steps it went.
+The second write of an insert gets a separate row id. If the row is also copied, which happens if it was committed
+before the copy began, the source has the row twice afterwards, as logged (pingcap/tidb#57510). If it was committed
+while rows were copied, nothing shows whether it was copied. PARTITION BY and REMOVE PARTITIONING take the same steps,
+but no capture shows them; for a job that was rolled back, nothing shows which steps it took.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from binlake.rows.schema.job import DdlJob
 Json = Mapping[str, Any]
 
 BEFORE, DELETE_ONLY, WRITE_ONLY, COPYING, SWITCHED, AFTER = range(-5, 1)
-"""Steps of such a DDL, as the distance of their version from the job's."""
+"""Steps of such a DDL: the schema version at the step minus the job's version."""
 REARRANGING = frozenset({Action.REORGANIZE_PARTITION, Action.PARTITION_BY, Action.REMOVE_PARTITIONING})
-"""The kinds of jobs that go these steps. ADD and COALESCE PARTITION of a hash are of the first kind."""
+"""The kinds of jobs that take these steps. TiDB logs ADD and COALESCE PARTITION of a hash as the first kind."""
 
 
 @dataclass(frozen=True)
 class Reorganized:
-    """A table without a key whose partitions a DDL of schema `version` rearranged, `old` to `new` (TableInfo's parts).
+    """A DDL of schema `version` rearranged the partitions of a table without a key from `old` to `new` (of TableInfo).
 
-    commit_ts: rows below `copied_ts` were committed before the copy began, those below `until_ts` before its last step.
-    `known`: the steps are those of the rule, and the DDL took effect.
+    Rows with a commit_ts below `copied_ts` were committed before the copy began, rows below `until_ts` before the last
+    step. `known`: the DDL took effect, and its steps are those of the rule.
     """
 
     version: int
@@ -56,7 +56,8 @@ class Reorganized:
         return None if raw is None else cls(**raw)
 
     def steps(self, version: int, commit_ts: int, written: int) -> range:
-        """The steps at which a transaction of schema `version` may have written; `written`: a partition that it did."""
+        """The steps at which a transaction of schema `version` may have written; `written`: a partition it wrote
+        into."""
         if not self.known:
             return range(BEFORE, AFTER + 1)
         last = COPYING if commit_ts < self.copied_ts else AFTER
@@ -65,23 +66,26 @@ class Reorganized:
         return range(max(version - self.version, BEFORE), last + 1)
 
     def place(self, step: int, row: Values, types: Mapping[str, int]) -> tuple[int, bool | None]:
-        """(the id of the partition of `row` at `step`, whether it is one of those rearranged); 0 and None where that
-        cannot be determined."""
-        mine, other = (self.new, self.old) if step >= SWITCHED else (self.old, self.new)
-        own = _ids(mine)
-        rearranged = own - _ids(other)
+        """(id of the partition of `row` at `step`, whether it is one of the rearranged ones).
+
+        The id is 0 if it cannot be determined, and the second value None if that cannot be determined.
+        """
+        current, other = (self.new, self.old) if step >= SWITCHED else (self.old, self.new)
+        ids = _ids(current)
+        rearranged = ids - _ids(other)
         try:
-            found = partition_of(mine, row, types) if mine is not None and own else 0
+            partition_id = partition_of(current, row, types) if current is not None and ids else 0
         except SchemaError:
-            return 0, True if rearranged == own else None
-        return found, not own or found in rearranged
+            return 0, True if rearranged == ids else None
+        return partition_id, not ids or partition_id in rearranged
 
 
 def reorganized_by(job: DdlJob, commit_ts: int, old: Json | None) -> Reorganized:
-    """What `job` with its binlog at `commit_ts` (0: not known) leaves to be known of a table that was `old`."""
+    """The Reorganized of `job`, whose binlog is at `commit_ts` (0: not known), for a table whose TableInfo was
+    `old`."""
     known = job.took_effect and job.type == Action.REORGANIZE_PARTITION
     new = (job.table_info or {}).get("partition") if job.took_effect else None
-    # Elsewhere a job is at its FinishedTS, which is behind its last step.
+    # A job that is not placed at its binlog is at its FinishedTS, which is after its last step.
     until = commit_ts if commit_ts < job.finished_ts else job.ready_ts
     return Reorganized(job.schema_version, job.ready_ts, until, known, (old or {}).get("partition"), new)
 

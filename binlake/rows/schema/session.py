@@ -1,7 +1,7 @@
-"""The source's session of a DDL, as far as it decides the values of rows (hazards R-29).
+"""The source's session of a DDL, as far as row values depend on it (hazards R-29).
 
-TiDB converts stored values in the time zone of the session that sent the DDL. Its job contains it where it converts
-(`reorg_meta.location`), and nowhere else; elsewhere the configuration may (`source.time-zone`).
+TiDB converts stored values in the time zone of the session that sent the DDL. Only jobs that convert values contain the
+time zone (`reorg_meta.location`); for others the configuration may give it (`source.time-zone`).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from binlake.rows.schema.job import DdlJob, Json
 
 _SYSTEM = frozenset({"", "local", "system"})
 _MINUTE = 60
-_OF_FEEDER = ("family", "sql_mode", "moment")
-"""What a feeder's job has of the session beside its zone."""
+_FEEDER_FIELDS = ("family", "sql_mode", "moment")
+"""The session fields, besides the zone, that a feeder's job contains."""
 
 
 @dataclass(frozen=True)
 class SourceSession:
     """`zone`: `+08:00` or `America/New_York`; `day`: the date there while the source converted (2024-05-06).
 
-    Empty = not known. `guessed`: texts here may have been other bytes at the source (`source.invalid-text`).
-    Of a MySQL or MariaDB that a feeder reads, `family` says which it is; `sql_mode` are its bits, `moment` is the
-    time of the statement there, in seconds of Unix time.
+    Empty = not known. `guessed`: texts may have been other bytes at the source (`source.invalid-text`).
+    For a MySQL or MariaDB that a feeder reads, `family` says which of the two it is, `sql_mode` has its bits, and
+    `moment` is the time of the statement there, in seconds of Unix time.
     """
 
     zone: str = ""
@@ -38,38 +38,38 @@ class SourceSession:
 
     @property
     def tz(self) -> tzinfo | None:
-        """The zone; None where it is not known, or this machine does not know its name."""
+        """The time zone; None if it is not known, or if this machine does not know its name."""
         return read_zone(self.zone)
 
     @property
     def date(self) -> date | None:
-        """The day as a date."""
+        """The day as a date, or None if it is not known."""
         return date.fromisoformat(self.day) if self.day else None
 
     def to_dict(self) -> Json:
-        """Plain values for JSON; empty where nothing is known."""
+        """Plain values for JSON; empty if nothing is known."""
         return {name: value for name, value in asdict(self).items() if value}
 
     @classmethod
     def from_dict(cls, raw: Json) -> SourceSession:
-        """The value of `to_dict`."""
+        """Parse what `to_dict` gave."""
         return cls(**raw)
 
     @classmethod
     def of(cls, job: DdlJob, commit_ts: int, configured: str = "") -> SourceSession:
-        """That of `job`; `configured` is the zone where the job does not contain it."""
+        """The session of `job`; `configured` is the time zone to use if the job does not contain it."""
         parsed = json.loads(job.text)
-        zone = _location(parsed) or configured
-        own = {key: value for key, value in (parsed.get("feeder") or {}).items() if key in _OF_FEEDER}
+        zone = _read_location(parsed) or configured
+        feeder_fields = {key: value for key, value in (parsed.get("feeder") or {}).items() if key in _FEEDER_FIELDS}
         tz = read_zone(zone)
-        if tz is None or own:
-            return cls(zone, **own)
+        if tz is None or feeder_fields:
+            return cls(zone, **feeder_fields)
         days = {tso.to_datetime(ts).astimezone(tz).date() for ts in (job.start_ts, commit_ts)}
         return cls(zone, days.pop().isoformat() if len(days) == 1 else "")
 
 
 def read_zone(text: str) -> tzinfo | None:
-    """The zone of `+08:00`, `UTC` or `America/New_York`; None for a name that is not known here."""
+    """Parse the time zone `+08:00`, `UTC` or `America/New_York`; None for a name that this machine does not know."""
     if text[:1] in ("+", "-"):
         hours, _, minutes = text[1:].partition(":")
         offset = timedelta(hours=int(hours), minutes=int(minutes))
@@ -82,8 +82,8 @@ def read_zone(text: str) -> tzinfo | None:
         return None
 
 
-def _location(job: Json) -> str:
-    """The zone of `reorg_meta.location`; empty where there is none, or the server's own that has no name."""
+def _read_location(job: Json) -> str:
+    """The time zone of `reorg_meta.location`; empty if the job has none, or has the server's unnamed system zone."""
     location = (job.get("reorg_meta") or {}).get("location")
     if not location:
         return ""

@@ -1,9 +1,9 @@
-"""DDL jobs in any order in, in the order of their effects out: on disk, so that a long history costs no memory.
+"""Sort DDL jobs by the order of their effects, on disk, so that a long history needs no memory.
 
-Rule: schema versions are given out in commit order, so a job committed before every job of a greater version, and a
-FinishedTS is always a little later than the commit (tidb-binlog 1.14, 5.4). Two jobs may finish in the other order:
-what bounds the commit of a job is the least FinishedTS among itself and all greater versions. Placed so, ts and
-versions rise together, and the schema "as of ts" is a prefix.
+Rule: TiDB assigns schema versions in commit order, so a job was committed before every job with a greater version. A
+FinishedTS is always slightly later than the commit (tidb-binlog 1.14, 5.4), and two jobs may finish in the reverse
+order. Therefore the least FinishedTS among a job and all jobs of greater versions is an upper bound of its commit. With
+these bounds, ts and versions ascend together, and the schema "as of ts" is a prefix of the jobs.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _CACHE_KIB = 16 * 1024
 class JobSpool:
     """A temporary file of jobs in `folder` (default: the system's); use as a context manager.
 
-    Memory: 16 MiB, and 8 bytes a job that took effect. Disk: the jobs' JSON, compressed. Raises Transient when the
+    Memory: 16 MiB, plus 8 bytes per job that took effect. Disk: the jobs' JSON, compressed. Raises Transient if the
     disk is full.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="binlake-jobs-", dir=folder)
-        # A file of one life: neither journal nor fsync.
+        # The file is temporary, so it needs neither a journal nor fsync.
         self._db = sqlite3.connect(str(Path(self._folder.name) / "jobs.db"), isolation_level=None)
         for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}", "temp_store = FILE"):
             self._db.execute(f"PRAGMA {setting}")
@@ -47,7 +47,8 @@ class JobSpool:
         self._folder.cleanup()
 
     def fill(self, jobs: Iterable[Mapping[str, Any]]) -> int:
-        """Take the jobs that took effect; one that comes again (a page read twice) counts once. How many there are."""
+        """Add the jobs that took effect and return how many there are; a repeated job (a page read twice) counts
+        once."""
         try:
             self._db.execute("BEGIN")
             self._db.executemany("INSERT OR IGNORE INTO job VALUES (?, ?, ?, ?)", _records(jobs))
@@ -62,13 +63,13 @@ class JobSpool:
         return int(self._db.execute("SELECT COUNT(*) FROM job").fetchone()[0])
 
     def ordered(self) -> Iterator[tuple[int, DdlJob]]:
-        """(ts, job) by schema version; `ts` bounds the job's commit from above and never falls."""
+        """(ts, job) by schema version; `ts` is an upper bound of the job's commit and never decreases."""
         bounds = self._bounds()
         for text in self._db.execute("SELECT text FROM job ORDER BY version, finished"):
             yield bounds.pop(), DdlJob.parse(zlib.decompress(text[0]).decode())
 
     def _bounds(self) -> array[int]:
-        """The bound of each job, greatest version first."""
+        """The upper bound of each job's commit, greatest version first."""
         bounds, least = array("q"), (1 << 63) - 1
         for (finished,) in self._db.execute("SELECT finished FROM job ORDER BY version DESC, finished DESC"):
             least = min(least, finished)
@@ -78,7 +79,7 @@ class JobSpool:
 
 def _records(jobs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, int, bytes]]:
     for raw in jobs:
-        # Only what decides the order is read here: the rest of a long history is parsed once, when it is folded.
+        # Only the fields that decide the order are read here: the rest of a long history is parsed once, in the fold.
         order = read_job_version(raw)
         if order.version:
             text = json.dumps(raw, ensure_ascii=False, separators=(",", ":"))

@@ -1,7 +1,7 @@
-"""The schema at one place of the log: a fold of DDL jobs in SchemaVersion order that holds live objects only.
+"""The schema at one position of the log: a fold of DDL jobs in SchemaVersion order that contains live objects only.
 
 Rules: tidb-binlog 5.4 and 1.14; MISSION S0-60, S0-61, S0-64. `SchemaState` values never change: `apply` and `fold`
-return new ones; the changes themselves are in `binlake.rows.schema.change`.
+return new ones. `binlake.rows.schema.change` makes the changes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ RowKind = Literal["state", "schema", "table", "gone", "alias", "dropped"]
 
 @dataclass(frozen=True)
 class SchemaState:
-    """Databases and tables after the DDL of `version`; `commit_ts` is that DDL's, 0 when unknown."""
+    """Databases and tables after the DDL of `version`; `commit_ts` is that DDL's, 0 if unknown."""
 
     version: int = 0
     commit_ts: int = 0
     _tables: SchemaTables = field(default_factory=SchemaTables.preset, repr=False)
 
     def table(self, table_id: int) -> TableDef | None:
-        """The definition of a logical table id, or None. Ids replaced by PARTITION BY lead to their successor."""
+        """The definition of a logical table id, or None. An id that PARTITION BY replaced leads to its successor."""
         return self._tables.table(table_id)
 
     def is_gone(self, table_id: int) -> bool:
-        """True when the table was dropped or truncated lately: its late changes go nowhere (tidb-binlog 1.14)."""
+        """True if the table was dropped or truncated recently: its late changes are ignored (tidb-binlog 1.14)."""
         return table_id in self._tables.gone
 
     def find(self, db: str, table: str) -> TableDef | None:
@@ -57,21 +57,21 @@ class SchemaState:
 
     @property
     def objects(self) -> int:
-        """Number of databases, tables, views and sequences: what a snapshot costs."""
+        """Number of databases, tables, views and sequences; the size of a snapshot depends on it."""
         return len(self._tables.databases) + len(self._tables.by_id)
 
     def apply(self, job: DdlJob, commit_ts: int = 0) -> SchemaState:
-        """The schema after `job`; the same schema when the job changed nothing or is already in it.
+        """The schema after `job`; the same schema if the job changed nothing or is already included.
 
-        Raises SchemaError when the job needs a definition that it does not carry.
+        Raises SchemaError if the job needs a definition that it does not contain.
         """
         return self.fold([(commit_ts, job)])
 
     def fold(self, jobs: Iterable[tuple[int, DdlJob]]) -> SchemaState:
         """The schema after (commit_ts, job) pairs in ascending schema version, read as a stream.
 
-        Memory is that of the live objects, never of the jobs. Jobs that did not take effect, or whose version is not
-        above the state's, are passed over. Raises SchemaError for jobs that cannot be followed.
+        Memory grows with the live objects, not with the jobs. Jobs that did not take effect, or whose version is not
+        above the state's, are skipped. Raises SchemaError for jobs that cannot be applied.
         """
         tables, version, last = self._tables.copy(), self.version, self.commit_ts
         for commit_ts, job in jobs:
@@ -86,9 +86,9 @@ class SchemaState:
         return SchemaState(version, last, tables)
 
     def follow(self, job: DdlJob, commit_ts: int, base: int) -> SchemaState:
-        """The schema after a job of a version above `base` that came behind jobs of later versions, of other tables.
+        """The schema after a job whose version is above `base` and which comes after jobs of later versions.
 
-        Raises SchemaError as `fold`.
+        Those later jobs must be of other tables. Raises SchemaError like `fold`.
         """
         if job.schema_version <= base:
             return self
@@ -96,7 +96,7 @@ class SchemaState:
         return replace(after, version=max(self.version, after.version), commit_ts=max(self.commit_ts, after.commit_ts))
 
     def to_rows(self) -> Iterator[tuple[RowKind, int, str]]:
-        """(kind, object id, JSON text) rows that `from_rows` turns back into this state."""
+        """(kind, object id, JSON text) rows, from which `from_rows` restores this state."""
         yield "state", 0, _dump({"version": self.version, "commit_ts": str(self.commit_ts)})
         for db in self.databases():
             yield "schema", db.id, _dump(db.raw)
@@ -113,7 +113,7 @@ class SchemaState:
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[str, int, str]]) -> SchemaState:
-        """The state of rows in any order; raises SchemaError for an unknown kind or a row that cannot be read."""
+        """Restore the state from rows in any order; raises SchemaError for an unknown kind or an unreadable row."""
         parsed: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for kind, object_id, text in rows:
             parsed.setdefault(kind, []).append((object_id, _load(kind, object_id, text)))
@@ -132,7 +132,7 @@ def _assemble(parsed: dict[str, list[tuple[int, dict[str, Any]]]]) -> SchemaStat
         reorganized = Reorganized.from_json(raw.get("reorganized"))
         if reorganized is not None:
             tables.note_reorganized(raw["info"]["id"], reorganized)
-    # JSON rows come in any order; versions tell which tombstone is older.
+    # JSON rows come in any order; the versions say which tombstone is older.
     gone = sorted((raw["version"], key) for key, raw in parsed.get("gone", ()))
     tables.gone.update((key, version) for version, key in gone)
     tables.aliases.update((key, raw["id"]) for key, raw in parsed.get("alias", ()))

@@ -1,4 +1,4 @@
-"""The mutable inside of a schema fold: databases, tables by id and by name, and the ids that went away lately."""
+"""The mutable state of a schema fold: databases, tables by id and by name, and the ids that were dropped recently."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from binlake.rows.schema.names import fold_pair
 from binlake.rows.schema.reorganized import Reorganized
 
 KEPT_TOMBSTONES = 4096
-"""Dropped ids remembered. A change on one can only commit within the lease of its schema version, so few suffice."""
+"""Number of dropped ids to remember. Few suffice: a change of one can only commit within its schema version's lease."""
 
 KEPT_DATABASES = 16
-"""Dropped databases whose tables are remembered: newer TiDB's FLASHBACK DATABASE does not list them in its job."""
+"""Number of dropped databases whose tables to remember: newer TiDB's FLASHBACK DATABASE does not list them in its
+job."""
 
 MYSQL_DB = {
     "id": 1,
@@ -26,12 +27,12 @@ MYSQL_DB = {
     "collate": "utf8mb4_bin",
     "state": 5,
 }
-"""TiDB creates `mysql` without a job since 6.2 (tidb-binlog 5.4)."""
+"""Since 6.2, TiDB creates `mysql` without a job (tidb-binlog 5.4)."""
 
 
 @dataclass
 class SchemaTables:
-    """Objects of one schema version. Only a fold in progress changes it."""
+    """The objects of one schema version. Only a fold in progress changes it."""
 
     databases: dict[int, DbInfo] = field(default_factory=dict)
     by_id: dict[int, TableDef] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class SchemaTables:
 
     @classmethod
     def preset(cls) -> SchemaTables:
-        """What a new cluster has before its first job."""
+        """The objects of a new cluster before its first job."""
         return cls(databases={1: DbInfo.from_json(MYSQL_DB)})
 
     def copy(self) -> SchemaTables:
@@ -57,12 +58,12 @@ class SchemaTables:
         )
 
     def table(self, table_id: int) -> TableDef | None:
-        """The definition of `table_id`, through an alias when PARTITION BY gave the table a new id."""
-        found = self.by_id.get(table_id)
-        while found is None and table_id in self.aliases:
+        """The definition of `table_id`; follows an alias if PARTITION BY gave the table a new id."""
+        definition = self.by_id.get(table_id)
+        while definition is None and table_id in self.aliases:
             table_id = self.aliases[table_id]
-            found = self.by_id.get(table_id)
-        return found
+            definition = self.by_id.get(table_id)
+        return definition
 
     def find(self, db: str, table: str) -> TableDef | None:
         """The table of that name, or None."""
@@ -70,10 +71,10 @@ class SchemaTables:
         return None if table_id is None else self.by_id[table_id]
 
     def put(self, info: Mapping[str, Any], db_id: int, emptied: Emptied | None = None) -> None:
-        """Create or replace the table of `info` in database `db_id`; DDL system tables are passed over.
+        """Create or replace the table of `info` in database `db_id`; DDL system tables are skipped.
 
-        `emptied`: the partitions that this DDL took away. The next DDL of the table forgets them: it begins when no
-        transaction of the older version is left.
+        `emptied`: the partitions that this DDL removed. The table's next DDL discards this information, because it
+        begins only after all transactions of the older version have ended.
         """
         if info["id"] > MAX_USER_ID:
             return
@@ -88,11 +89,11 @@ class SchemaTables:
         self.by_id[table.id] = table
         self._names[fold_pair((db.name, table.name))] = table.id
         self.gone.pop(table.id, None)
-        # EXCHANGE PARTITION gives a table the id back that it had: it means this table now, and none once it is gone.
+        # EXCHANGE PARTITION can give a table its former id back: the id then means this table, and after a drop none.
         self.aliases.pop(table.id, None)
 
     def note_reorganized(self, table_id: int, reorganized: Reorganized) -> None:
-        """The DDL that gave the definition of `table_id` rearranged its partitions; forgotten as `emptied` is."""
+        """Note that the last DDL of `table_id` rearranged its partitions; the next DDL discards it like `emptied`."""
         self.by_id[table_id] = replace(self.by_id[table_id], reorganized=reorganized)
 
     def remove(self, table_id: int, version: int) -> None:
@@ -102,17 +103,17 @@ class SchemaTables:
             _trim(self.gone, KEPT_TOMBSTONES)
 
     def remove_silently(self, table_id: int) -> None:
-        """Drop a table whose id gets another meaning: a late change on it is an error, not a thing to pass over."""
+        """Drop a table whose id gets another meaning: a late change of that id is an error and is not ignored."""
         self._forget(table_id)
 
     def replace_id(self, old: int, new: int) -> None:
-        """Drop `old`, whose changes from now on mean table `new`."""
+        """Drop `old`; from now on, changes of id `old` belong to table `new`."""
         self._forget(old)
         self.aliases[old] = new
         _trim(self.aliases, KEPT_TOMBSTONES)
 
     def drop_database(self, db_id: int, version: int) -> None:
-        """Drop a database with its tables, whose definitions are retained for a FLASHBACK DATABASE."""
+        """Drop a database with its tables; their definitions are kept for a FLASHBACK DATABASE."""
         tables = [t for t in self.by_id.values() if t.db_id == db_id]
         for table in tables:
             self.remove(table.id, version)
@@ -125,7 +126,7 @@ class SchemaTables:
         if table is None:
             return False
         name = fold_pair((table.db, table.name))
-        # A swap of names may have given the name to another table meanwhile.
+        # A swap of names may have given the name to another table in the meantime.
         if self._names.get(name) == table_id:
             del self._names[name]
         return True

@@ -1,4 +1,5 @@
-"""Schemas inside a window: each DDL opens a segment, and a row is decoded by the segment of its commit_ts (R-19).
+"""Schemas in a window: each DDL opens a segment, and a row is decoded with the schema of its commit_ts's segment
+(R-19).
 
 The position of a DDL is defined in `binlake.rows.schema.ahead`.
 """
@@ -26,11 +27,11 @@ _SETVAL = "select setval("
 
 @dataclass(frozen=True)
 class WindowDdl:
-    """A DDL of a window: its binlog as pulled and landed, and its `job` where the source's history has it.
+    """A DDL of a window: its binlog as pulled and landed, and its `job` if the source's history has it.
 
-    `schema_state` is the binlog's: 1 marks the delete-only step of DROP COLUMN. Only a `ddl` needs its job: that
-    delete-only binlog shares the id of a job that ends later, and a pseudo DDL of a sequence has an id that never
-    exists (tidb-binlog 1.11, 1.14). `logged` is False for a job without a binlog, whose `commit_ts` land gave it.
+    `schema_state` is the binlog's: 1 marks the delete-only step of DROP COLUMN. Only a `ddl` needs its job: the
+    delete-only binlog has the id of a job that ends later, and the pseudo DDL of a sequence has an id that never
+    exists (tidb-binlog 1.11, 1.14). `logged` is False for a job without a binlog; land chose its `commit_ts`.
     """
 
     commit_ts: int
@@ -43,38 +44,38 @@ class WindowDdl:
 
     @classmethod
     def without_binlog(cls, job: DdlJob, commit_ts: int) -> WindowDdl:
-        """That of a job that no binlog names, at `commit_ts`, or what bounds it from above."""
+        """The WindowDdl of a job that no binlog names; `commit_ts`: its commit_ts or an upper bound of it."""
         return cls(commit_ts, 0, job.id, 0, job.query, job, logged=False)
 
     @property
     def kind(self) -> Literal["ddl", "delete-only", "setval"]:
-        """`ddl` opens a segment; the other two never do."""
+        """The kind: `ddl` opens a segment; the other two do not."""
         return ddl_kind(self.query, self.schema_state)
 
     @property
     def since(self) -> int:
-        """The commit_ts from which on rows come behind it (`binlake.rows.schema.ahead`)."""
+        """The commit_ts from which on rows belong after this DDL (`binlake.rows.schema.ahead`)."""
         return (
             effective_from(self.job, self.commit_ts) if self.kind == "ddl" and self.job is not None else self.commit_ts
         )
 
     def since_above(self, lo: int) -> int:
-        """`since` in a window above `lo`."""
+        """`since`, but at least `lo` + 1, for a window that begins above `lo`."""
         return max(self.since, lo + 1)
 
 
 def ddl_kind(query: str, schema_state: int) -> Literal["ddl", "delete-only", "setval"]:
-    """What a DDL binlog is: a real `ddl`, the extra `delete-only` one of DROP COLUMN, or a `setval` pseudo DDL."""
+    """The kind of a DDL binlog: a real `ddl`, the extra `delete-only` one of DROP COLUMN, or a `setval` pseudo DDL."""
     if query.lstrip().lower().replace("setval (", "setval(", 1).startswith(_SETVAL):
         return "setval"
     return "delete-only" if schema_state == DELETE_ONLY else "ddl"
 
 
 def sort_ddls(lo: int, ddls: Sequence[WindowDdl]) -> list[WindowDdl]:
-    """The DDL of a window above `lo` in the order in which its rows see them: by `since`, then as given.
+    """The DDLs of a window above `lo` in the order in which rows see them: by `since`, then by commit_ts.
 
-    A DDL that rows may run ahead of may pass others by this; those are of other tables, for TiDB runs the jobs of one
-    table one after the other.
+    This may move a DDL before others, but only before DDLs of other tables, because TiDB runs the jobs of one table one
+    after the other.
     """
     return sorted(ddls, key=lambda ddl: (ddl.since_above(lo), ddl.commit_ts))
 
@@ -88,10 +89,10 @@ class SchemaSpan(NamedTuple):
 
 
 class WindowSchemas:
-    """Schema states of one window: segment 0 is `base`, the k-th real DDL (from 1) as sorted opens segment k.
+    """Schema states of one window: segment 0 has `base`; the k-th real DDL (from 1), as sorted, opens segment k.
 
     A DDL that changes nothing (rolled back, not supported) opens a segment with the same definitions. `lo`: the
-    window's start. Raises SchemaError when a real DDL has no job.
+    window's start. Raises SchemaError if a real DDL has no job.
     """
 
     def __init__(self, base: SchemaState, ddls: Sequence[WindowDdl], lo: int = 0) -> None:
@@ -108,37 +109,37 @@ class WindowSchemas:
         return len(self._states)
 
     def spans(self) -> Iterator[SchemaSpan]:
-        """All of the window, in order."""
+        """The spans of all segments of the window, in order."""
         edges = [0, *self._starts, _END]
         for number, state in enumerate(self._states):
             yield SchemaSpan(edges[number], edges[number + 1], state)
 
     def segment_of(self, commit_ts: int) -> int:
-        """The segment that holds `commit_ts`; a DDL's own commit_ts is in the segment that it opens, or a later one."""
+        """The segment of `commit_ts`; a DDL's own commit_ts is in the segment that it opens, or in a later one."""
         return bisect_right(self._starts, commit_ts)
 
     def at(self, segment: int) -> SchemaState:
-        """The schema of a segment (0 to segments - 1); of the last one: the schema after the window."""
+        """The schema of a segment (0 to segments - 1); the last segment's schema is the schema after the window."""
         return self._states[segment]
 
     def schema_at(self, commit_ts: int) -> SchemaState:
-        """The schema in which a row committed at `commit_ts` is decoded."""
+        """The schema with which a row committed at `commit_ts` is decoded."""
         return self._states[bisect_right(self._starts, commit_ts)]
 
     def schemas_at(self, commit_ts: NDArray[np.int64]) -> tuple[Sequence[SchemaState], NDArray[np.int64]]:
-        """`schema_at` of many: the states of the window, and which of them each commit_ts has."""
-        # Loading a configuration loads this package; most programs that do (pumps, DAG files) read no rows.
+        """`schema_at` for many: the states of the window, and the index of each commit_ts's state."""
+        # Loading a configuration imports this package, and most programs that do (pumps, DAG files) read no rows.
         import numpy as np
 
         return self._states, np.searchsorted(np.asarray(self._starts, np.int64), commit_ts, side="right")
 
 
 def unknown_table(table_id: int, commit_ts: int) -> SchemaError:
-    """The error for a row change whose table no job named."""
+    """The error for a row change of a table that no job named."""
     return SchemaError(
         "a row change names a table id that the schema history does not know",
         hint="reload the DDL history from the source, or start the task after this commit_ts, "
-        "or name the commit_ts in ignore-txn-commit-ts to lose the transaction knowingly",
+        "or list the commit_ts in ignore-txn-commit-ts to deliberately lose the transaction",
         where={"table_id": table_id, "commit_ts": commit_ts},
     )
 
@@ -147,7 +148,7 @@ def _job_of(ddl: WindowDdl) -> DdlJob:
     if ddl.job is None:
         raise SchemaError(
             "the job of a DDL of the window is missing",
-            hint="land lowers hi to just before a DDL whose job is not in the history yet",
+            hint="land ends a window just before a DDL whose job is not in the history yet",
             where={"job_id": ddl.job_id, "commit_ts": ddl.commit_ts},
         )
     return ddl.job

@@ -1,4 +1,4 @@
-"""The net change of columns equals the pure reference on drawn rows, whole or reduced piece by piece (invariant 6)."""
+"""The net change on columns equals the plain reference on random rows, reduced at once or in pieces (invariant 6)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DRAWS = 90
 
 
 @pytest.mark.parametrize("first", range(0, DRAWS, 30))
-def test_net_changes_equal_the_reference_on_drawn_rows(first: int) -> None:
+def test_net_changes_equal_the_reference_on_random_rows(first: int) -> None:
     # R-17 (copies, rows older than a column), R-18 (identity of the segment), DESIGN 3.6
     for seed in range(first, first + 30):
         drawn = Drawn(Random(f"net {seed}"))
@@ -32,7 +32,7 @@ def test_net_changes_equal_the_reference_on_drawn_rows(first: int) -> None:
 
 
 @pytest.mark.long
-def test_runs_of_any_stretches_in_any_order_give_the_same() -> None:
+def test_runs_reduced_in_any_pieces_and_order_give_the_same() -> None:
     for seed in range(DRAWS // 2):
         drawn = Drawn(Random(f"runs {seed}"))
         rows, found = batch_of_table(drawn.rows()), []
@@ -51,7 +51,7 @@ def _runs(rows: pa.RecordBatch, cell: Cell) -> list[pa.Table]:
 
 
 @pytest.mark.long
-def test_strict_accuses_what_the_reference_accuses_and_nothing_else() -> None:  # S4-09
+def test_strict_reports_the_same_contradictions_as_the_reference() -> None:  # S4-09
     refused = 0
     for seed in range(DRAWS):
         drawn = Drawn(Random(f"strict {seed}"), tables=1, events=12)
@@ -75,7 +75,7 @@ def _or_message(make: Callable[[], set[Comparable]]) -> set[Comparable] | str:
         return error.message + error.hint
 
 
-def test_key_texts_are_those_of_row_keys() -> None:
+def test_key_texts_equal_row_keys() -> None:
     values = [None, *ODD, *map(chr, range(0x20))]
     pairs = [(a, b) for a in values for b in values]
     columns = [pa.array(column, pa.string()) for column in zip(*pairs, strict=True)]
@@ -86,7 +86,7 @@ def test_key_texts_are_those_of_row_keys() -> None:
 ALONE = Cell("d", "t", 0, 1, 10, "primary", ("a",), (None,))
 
 
-def test_rows_of_no_cell_and_no_rows_at_all_leave_nothing() -> None:
+def test_rows_outside_cells_and_empty_input_give_no_changes() -> None:
     assert net_changes(mutation_rows([]), [ALONE]).schema == NET
     events = [
         ("u", RowEvent(5, 4, 0, "insert", None, {"a": "1"})),
@@ -96,13 +96,13 @@ def test_rows_of_no_cell_and_no_rows_at_all_leave_nothing() -> None:
 
 
 @pytest.mark.parametrize("image", [{"a": None}, {"b": "1"}])
-def test_a_key_column_that_is_null_or_absent_stops_with_the_place(image: dict[str, str | None]) -> None:
+def test_null_or_absent_key_column_error_names_the_position(image: dict[str, str | None]) -> None:
     events = [("t", RowEvent(4, 3, 0, "insert", None, {"a": "1"})), ("t", RowEvent(5, 4, 0, "insert", None, image))]
     with pytest.raises(SchemaError, match=r"a key column is NULL or absent \[table=d.t commit_ts=5\]"):
         net_changes(mutation_rows(events), [ALONE])
 
 
-def test_a_contradiction_names_table_key_and_commit_ts() -> None:  # S4-09
+def test_contradiction_error_names_table_key_and_commit_ts() -> None:  # S4-09
     twice = [("t", RowEvent(ts, 3, 0, "insert", None, {"a": "1"})) for ts in (6, 5)]
     with pytest.raises(SchemaError) as caught:
         net_changes(mutation_rows(twice), [ALONE], strict=[ALONE])
@@ -111,9 +111,7 @@ def test_a_contradiction_names_table_key_and_commit_ts() -> None:  # S4-09
 
 
 @pytest.mark.parametrize(("second", "table_id", "refused"), [("s2", 2, True), ("s2", 1, False), ("s1", 2, False)])
-def test_a_key_of_two_source_tables_is_refused_and_one_under_a_new_name_is_not(
-    second: str, table_id: int, refused: bool
-) -> None:
+def test_key_of_two_source_tables_is_refused_but_a_rename_is_not(second: str, table_id: int, refused: bool) -> None:
     # R-15: a renamed table keeps its id, a truncated one its name
     events = [("t", RowEvent(ts, 3, 0, "update", {"a": "1"}, {"a": "1"})) for ts in (5, 6)]
     rows = mutation_rows(events)
@@ -128,9 +126,9 @@ def test_a_key_of_two_source_tables_is_refused_and_one_under_a_new_name_is_not(
         net_changes(rows, [ALONE], routed=True)
 
 
-def test_rows_that_no_batch_holds_are_refused_and_none_is_left_out() -> None:
+def test_rows_that_exceed_one_batch_are_refused() -> None:
     batch = pa.record_batch({"key": ["a"]})
-    # As Arrow gives what has more than 2 GiB in one column.
+    # Arrow returns several chunks like this if a column has more than 2 GiB.
     rows = SimpleNamespace(num_rows=2, nbytes=3 << 30, combine_chunks=lambda: pa.Table.from_batches([batch, batch]))
     with pytest.raises(Permanent, match=r"too large for one process.*window\.driver-bytes"):
         batch_of_table(cast("pa.Table", rows))

@@ -1,4 +1,4 @@
-"""What the target alone has of a row goes where the row goes, and never to two rows."""
+"""Values of target-only columns move with their row, and never to two rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from binlake.changes.net.lineage import trace_origins
         ([("1", "2"), ("2", "3")], {"1": None, "2": None, "3": "1"}),
         ([("1", "2"), ("2", "1")], {"2": None}),
         ([("1", "9"), ("2", "1"), ("9", "2")], {"1": "2", "2": "1", "9": None}),
-        # 1 was deleted, and 2 took its key: the values of 1 are gone
+        # 1 was deleted, and 2 took its key, so the values of 1 are lost
         ([("2", "1"), ("1", "3")], {"1": None, "2": None, "3": "2"}),
     ],
 )
-def test_where_values_go(moves: list[tuple[str, str]], expected: dict[str, str | None]) -> None:
+def test_origins_of_moved_keys(moves: list[tuple[str, str]], expected: dict[str, str | None]) -> None:
     assert trace_origins(moves) == expected
 
 
@@ -31,7 +31,7 @@ KEY = st.sampled_from("abcde")
 
 
 @given(st.lists(st.tuples(KEY, KEY).filter(lambda move: move[0] != move[1]), max_size=12))
-def test_as_one_after_the_other(moves: list[tuple[str, str]]) -> None:
+def test_origins_equal_moving_one_after_the_other(moves: list[tuple[str, str]]) -> None:
     held: dict[str, str | None] = {key: key for key in "abcde"}
     for old, new in moves:
         held[new], held[old] = held[old], None

@@ -1,4 +1,4 @@
-"""The moves of a window's rows: each table and segment has the origins of its own keys."""
+"""The key moves of a window's rows: each table and segment has separate origins of its keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from binlake.changes.net.moves import MOVES, ORIGINS, find_origins
 SEGMENTS, TABLES = 3, 40
 
 
-def test_each_table_and_segment_has_the_origins_of_its_own_keys() -> None:  # R-12
+def test_origins_are_separate_for_each_table_and_segment() -> None:  # R-12
     cells = [(segment, "d", f"t{number}") for segment in range(SEGMENTS) for number in range(TABLES)]
     moves = [
         (*cell, 1, 1, at, f"{cell[0]}.{cell[2]}.{at}", f"{cell[0]}.{cell[2]}.{at + 1}")

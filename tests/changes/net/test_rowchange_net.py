@@ -1,4 +1,4 @@
-"""Net changes against the field's table of combinations, and against serial execution (invariant 6)."""
+"""Net changes compared with the known table of combinations and with serial execution (invariant 6)."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def summary(changes: list[NetChange]) -> set[tuple[str, str, str | None]]:
 A, B, C = row(1, "a"), row(1, "b"), row(1, "c")
 
 
-# S4-09, data-migration 1.3, 6.1, 6.2: what two changes of one key make
+# S4-09, data-migration 1.3, 6.1, 6.2: the net change of two changes of one key
 @pytest.mark.parametrize(
     ("pairs", "expected"),
     [
         ([(None, A), (A, B)], ("replace", None, B)),
-        # kept as a delete: a replay may find the row
+        # stays a delete, because a replay may find the row
         ([(None, A), (A, None)], ("delete", A, None)),
         ([(A, B), (B, C)], ("replace", None, C)),
         ([(A, B), (B, None)], ("delete", A, None)),
@@ -68,7 +68,7 @@ CAME, STAYED, WENT = (None, A), (A, A), (A, None)
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product([CAME, STAYED, WENT], repeat=2)))
-def test_a_pair_that_no_table_goes_through_names_key_and_commit_ts(
+def test_impossible_pair_error_names_key_and_commit_ts(
     first: tuple[Row | None, Row | None], second: tuple[Row | None, Row | None]
 ) -> None:  # S4-09: all nine
     events = [event(4, *first), event(7, *second)]
@@ -78,12 +78,12 @@ def test_a_pair_that_no_table_goes_through_names_key_and_commit_ts(
     with pytest.raises(SchemaError, match="key=#43de3a417d75 first_commit_ts=4 last_commit_ts=7") as caught:
         net_changes(events, KEY, strict=True)
     assert "impossible-changes" in caught.value.hint
-    # where changes are left out on purpose the last one is taken
+    # if changes are left out on purpose, the last one is used
     (change,) = net_changes(events, KEY)
     assert change.after == second[1]
 
 
-def test_the_documents_six_changes_are_two() -> None:
+def test_six_documented_changes_reduce_to_two() -> None:
     # S4-08, S0-21: six statements in mode ordered (tests/ordered), two net changes here
     pairs = [
         (None, A),
@@ -96,11 +96,11 @@ def test_the_documents_six_changes_are_two() -> None:
     assert summary(net(KEY, *pairs)) == {("replace", '["1"]', "c"), ("replace", '["2"]', "c")}
 
 
-def test_an_update_that_moves_the_key_ends_one_key_and_writes_another() -> None:  # S4-10
+def test_key_update_deletes_one_key_and_writes_another() -> None:  # S4-10
     assert summary(net(KEY, (row(1, "a"), row(3, "c")))) == {("delete", '["1"]', None), ("replace", '["3"]', "c")}
 
 
-def test_a_key_that_moves_away_and_back_is_written_and_its_guest_place_deleted() -> None:  # S4-10
+def test_key_that_moves_away_and_back_is_written() -> None:  # S4-10
     changes = net(KEY, (row(1, "a"), row(2, "a")), (row(2, "a"), row(1, "a")))
     assert summary(changes) == {("delete", '["2"]', None), ("replace", '["1"]', "a")}
 
@@ -121,15 +121,17 @@ def test_vectors_of_the_compactor() -> None:
 
 
 def test_vectors_of_the_compactor_after_a_clean_start() -> None:
-    # data-migration 6.1 case A: I1 I2 U(1->3) D2 I1; what was there before is deleted, never left out
+    # data-migration 6.1 case A: I1 I2 U(1->3) D2 I1; rows that existed before are deleted, never left out
     history = [(None, row(1, "a")), (None, row(2, "b")), (row(1, "a"), row(3, "c")), (row(2, "b"), None)]
     changes = net(KEY, *history, (None, row(1, "a")))
     assert summary(changes) == {("delete", '["2"]', None), ("replace", '["1"]', "a"), ("replace", '["3"]', "c")}
 
 
 def replayed(seed: int, changes: int, ids: int, batch: int) -> None:
-    """data-migration 6.1 case C: batches of random changes, of ten updates one moves its row, replayed one by one and
-    as net changes."""
+    """data-migration 6.1 case C: batches of random changes, replayed one by one and as net changes.
+
+    One of ten updates changes its key.
+    """
     draw, source, target = random.Random(seed), dict[str, Row](), dict[str, Row]()
     for first in range(0, changes, batch):
         events = []
@@ -153,7 +155,7 @@ def replayed(seed: int, changes: int, ids: int, batch: int) -> None:
         assert target == source, f"seed {seed}, changes up to {first + batch}"
 
 
-def test_batches_of_random_changes_of_a_thousand_rows_equal_their_replay() -> None:
+def test_random_change_batches_equal_their_replay() -> None:
     replayed(1, 20_000, 1_000, 1_000)
 
 
@@ -162,7 +164,7 @@ def test_a_million_random_changes_equal_their_replay() -> None:
     replayed(2, 1_000_000, 1_000, 1_000)
 
 
-def test_order_is_that_of_the_places_not_of_arrival() -> None:
+def test_order_is_by_position_and_not_by_arrival() -> None:
     events = [event(2, A, B), event(1, None, A), event(3, B, C)]
     assert net_changes(events, KEY)[0].after == C
 
@@ -176,14 +178,14 @@ def test_rows_without_a_key_are_counted() -> None:
     }
 
 
-def test_keys_never_run_together() -> None:
-    # the trap of joined text: ("a.b", "c") and ("a", "b.c"); and NULL is not the text
+def test_different_keys_never_have_the_same_text() -> None:
+    # joined text would be ambiguous: ("a.b", "c") and ("a", "b.c"); and NULL differs from the text
     columns = ("x", "y")
     assert row_key({"x": "a.b", "y": "c"}, columns) != row_key({"x": "a", "y": "b.c"}, columns)
     assert row_key({"x": None, "y": ""}, columns) != row_key({"x": "", "y": None}, columns)
 
 
-def test_an_event_with_the_wrong_images_is_refused() -> None:
+def test_event_with_wrong_images_is_refused() -> None:
     with pytest.raises(SchemaError, match="wrong images"):
         net_changes([RowEvent(1, 0, 0, "delete", None, A)], KEY)
 
@@ -197,7 +199,7 @@ HISTORY = st.lists(STEP, max_size=30)
 
 
 class Source:
-    """A table (id primary, u unique, w unique) that only does what its keys allow, and logs it."""
+    """A table (id primary, u unique, w unique) that makes only changes its keys allow, and logs them."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
@@ -304,12 +306,12 @@ def test_counts_of_rows_without_a_key_equal_serial_execution(steps: list[tuple[s
     assert +before_window == Counter(row_key(r, WHOLE.columns) for r in table)
 
 
-def test_rows_from_before_an_added_key_column_have_its_value_and_are_the_same_row_as_later_ones() -> None:
+def test_rows_older_than_a_key_column_get_its_fill_value() -> None:
     widened = Identity("primary", ("id", "c"))
     events = [event(1, None, row(1, "a")), event(2, {**row(1, "a"), "c": "7"}, {**row(1, "b"), "c": "7"})]
     (change,) = net_changes(events, widened, {"c": "7"})
     assert (change.op, change.after, change.mutations) == ("replace", {**row(1, "b"), "c": "7"}, 2)
-    # What an image has is never replaced.
+    # Values that an image has are never replaced.
     (moved,) = net_changes([event(1, None, {**row(1), "c": "8"})], widened, {"c": "7"})
     assert moved.after == {**row(1), "c": "8"}
     with pytest.raises(KeyError):

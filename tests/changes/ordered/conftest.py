@@ -1,4 +1,4 @@
-"""How texts compare is asked of a MariaDB and of a MySQL."""
+"""The comparison of texts is tested on a MariaDB and on a MySQL server."""
 
 from __future__ import annotations
 

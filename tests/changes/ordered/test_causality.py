@@ -20,7 +20,7 @@ def event(before: tuple[int, int] | None, after: tuple[int, int] | None) -> RowE
     return RowEvent(1, 0, 0, op, *images)
 
 
-def test_keys_of_one_change_are_one_group() -> None:
+def test_keys_of_one_change_form_one_group() -> None:
     # S4-14: {t1,t2,t3} one group, {t4} its own, {t4,t3} a conflict
     found = Causality()
     first = found.add(["t1", "t2", "t3"])
@@ -29,11 +29,11 @@ def test_keys_of_one_change_are_one_group() -> None:
     assert found.add(["t4"]).group == "t4"
     last = found.add(["t4", "t3"])
     assert last.flush
-    # The barrier frees everything, then the new keys are in flight.
+    # The barrier clears all keys; then the new keys are in flight.
     assert found.groups == {"t4": "t4", "t3": "t4"}
 
 
-def test_two_groups_that_meet_are_a_conflict() -> None:
+def test_change_that_links_two_groups_is_a_conflict() -> None:
     # S4-13: dml dml dml dml conflict dml
     found, of = Causality(), ChangeKeys(T, "mariadb")
     history = [event(None, (1, 2)), event(None, (2, 3)), event((2, 3), (3, 4)), event((1, 2), None)]
@@ -64,7 +64,7 @@ def test_the_itest_example_under_causality() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["causality", "flush"])
-def test_a_flush_frees_all_keys(strategy: str) -> None:
+def test_flush_clears_all_keys(strategy: str) -> None:
     found = make_detector(strategy)  # type: ignore[arg-type]
     for number in range(11):
         found.add([number, number + 1] if strategy == "causality" else [number])
@@ -73,7 +73,7 @@ def test_a_flush_frees_all_keys(strategy: str) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True), max_size=60))
-def test_changes_that_share_a_key_are_parted_by_a_barrier_or_in_one_group(history: list[list[int]]) -> None:
+def test_changes_that_share_a_key_are_separated_or_in_one_group(history: list[list[int]]) -> None:
     # S4-14, and the drainer's rule is never laxer than this
     for found in (Causality(), FlushAll()):
         since_barrier: list[tuple[set[int], object]] = []

@@ -1,4 +1,4 @@
-"""Neighbours as one statement: DM's shapes and groups (data-migration 6.6, 6.7), and where ours stay single."""
+"""Merging neighbours: DM's statements and groups (data-migration 6.6, 6.7), and changes that Binlake does not merge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Values = tuple[int | str | None, ...]
 
 
 class Table:
-    """A table whose changes are short to write."""
+    """A table with short notation for its changes."""
 
     def __init__(self, definition: TableDef, dialect: Dialect = "mariadb") -> None:
         self.definition = definition
@@ -75,7 +75,7 @@ def test_deletes_become_one() -> None:
 
 
 def test_rows_without_a_key_are_deleted_one_by_one() -> None:
-    # S4-20: LIMIT 1 is kept, so that equal rows go singly
+    # S4-20: LIMIT 1 stays, so that equal rows are deleted one by one
     t = Table(table("log", col("line")))
     found = merged(t.change((7,), None), t.change((7,), None), t.change(None, (8,)), t.change(None, (8,)))
     assert found == [
@@ -84,8 +84,8 @@ def test_rows_without_a_key_are_deleted_one_by_one() -> None:
     ]
 
 
-def test_updates_of_keys_become_a_case_on_tidb_only() -> None:
-    # data-migration 6.6; MySQL would take a column that is already changed
+def test_key_updates_become_a_case_only_on_tidb() -> None:
+    # data-migration 6.6; MySQL would use the already changed value of a column
     def c3(dialect: Dialect) -> Table:
         return Table(table("tb", col("c"), col("c2"), col("c3"), keys=(primary("c"),), db="db"), dialect)
 
@@ -104,7 +104,7 @@ def test_updates_of_keys_become_a_case_on_tidb_only() -> None:
     ] * 2
 
 
-def test_a_case_never_holds_two_rows_that_share_a_key() -> None:
+def test_case_never_has_two_rows_that_share_a_key() -> None:
     # 1 -> 2 -> 3: as one statement the row would end as 2
     t = tb("tidb")
     chain = [t.change((1, 0), (2, 0)), t.change((2, 0), (3, 0)), t.change((8, 0), (9, 0))]
@@ -113,7 +113,7 @@ def test_a_case_never_holds_two_rows_that_share_a_key() -> None:
 
 
 def shards() -> tuple[Table, Table, Table]:
-    """tb1 with a second unique key; two shapes of tb2."""
+    """tb1 with a second unique key, and two shapes of tb2."""
     unique = (primary("id"), key("col1", "col1"))
     tb1 = table("tb1", col("id"), col("col1", not_null=True), col("name"), keys=unique)
     first = table("tb2", col("id"), col("col1", not_null=True), col("col2"), keys=unique)
@@ -122,12 +122,12 @@ def shards() -> tuple[Table, Table, Table]:
 
 
 def kinds(*changes: Change) -> list[tuple[str, int]]:
-    """(first word, rows or conditions) of each statement."""
+    """(first word, number of rows or conditions) of each statement."""
     return [(sql.split()[0], max(1, sql.split("ON DUPLICATE")[0].count("),(") + 1, sql.count(") OR (") + 1))
             for sql in merged(*changes)]  # fmt: skip
 
 
-def test_groups_of_dm() -> None:
+def test_groups_match_dm() -> None:
     # data-migration 6.7, in the order of its table
     tb1, col2, col3 = shards()
     assert kinds(*(tb1.change(None, (n, n, n), safe=True) for n in (1, 2, 3))) == [("REPLACE", 3)]
@@ -149,21 +149,21 @@ def test_groups_of_dm() -> None:
     assert kinds(*deletes) == [("DELETE", 3), ("DELETE", 2)]
 
 
-def test_an_update_of_a_second_unique_key_stays_single() -> None:
+def test_update_of_a_second_unique_key_is_not_merged() -> None:
     # DM upserts here: on rows (1,1), (2,3) an upsert of (1,3) is a duplicate key error (tiflow 3432)
     _, col2, _ = shards()
     found = merged(*(col2.change((n, n, n), (n, n + 5, n)) for n in (1, 2)))
     assert [sql.split()[0] for sql in found] == ["UPDATE", "UPDATE"]
 
 
-def test_off_means_a_statement_each() -> None:
+def test_without_multiple_rows_each_change_is_one_statement() -> None:
     # S4-17
     t = tb()
     changes = [t.change(None, (n, n)) for n in range(5)]
     assert len(Merger(False, BatchLimits()).statements(changes)) == 5
 
 
-def test_statements_end_at_their_bytes() -> None:
+def test_statements_are_bounded_by_bytes() -> None:
     # hazards R-30: never above the server's packet
     t = tb()
     found = merged(*(t.change(None, (n, n)) for n in range(100)), most=500)

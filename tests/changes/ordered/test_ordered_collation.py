@@ -1,4 +1,4 @@
-"""Values that a server takes for equal fold to one text: asked of servers for every character of the BMP."""
+"""Values that a server treats as equal fold to one text; compared with servers for every character of the BMP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from binlake.dialect import target_collation
 COLLATIONS = ("utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_0900_ai_ci")
 TEXTS = [
     *(chr(code) for code in (*range(33, 0xD800), *range(0xE000, 0xFFFE), *range(0x1F300, 0x1FB00))),
-    # One character may weigh as two: æ and ae, ß and ss.
+    # One character may have the weight of two: æ and ae, ß and ss.
     *("".join(pair) for pair in product(ascii_lowercase, repeat=2)),
 ]
 
@@ -23,7 +23,7 @@ TEXTS = [
 @pytest.mark.mariadb
 @pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize("collation", COLLATIONS)
-def test_characters_of_one_weight_fold_to_one_text(server: MariaDb, collation: str) -> None:
+def test_characters_with_equal_weights_fold_to_one_text(server: MariaDb, collation: str) -> None:
     # R-13, R-36: the sort key of the server decides; a value may fold together with others, never apart
     column = f"v VARCHAR(4) CHARACTER SET utf8mb4 COLLATE {target_collation(collation, server.name)}"
     values = ",".join(f"(_utf8mb4 X'{text.encode().hex()}')" for text in TEXTS)
@@ -45,7 +45,7 @@ def test_characters_of_one_weight_fold_to_one_text(server: MariaDb, collation: s
     assert [texts for texts in found.values() if len(texts) > 1] == []
 
 
-def test_what_is_not_known_has_no_text() -> None:
+def test_unknown_characters_have_no_folded_text() -> None:
     assert fold("no 5", "utf8mb4_unicode_ci") == "no 5"
     assert fold("№ 5", "utf8mb4_unicode_ci") is None
     assert fold("№ 5 ", "utf8mb4_bin") == "№ 5"

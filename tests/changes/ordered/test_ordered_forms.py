@@ -1,4 +1,4 @@
-"""The SQL of one row change, with DM's cases (data-migration 6.5); values stand in the text, not beside it."""
+"""The SQL of one row change, with DM's cases (data-migration 6.5); values are literals in the text, not parameters."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ UNIQUE = table("tb2", col("c"), col("c2"), keys=(key("c2", "c2"),), db="db")
 KEYLESS = table("tb2", col("c"), col("c2"), db="db")
 
 
-def test_a_row_is_found_by_its_primary_key() -> None:
+def test_row_is_matched_by_its_primary_key() -> None:
     # S0-22, S4-29
     gone = "DELETE FROM `db`.`tb2` WHERE `id` = 1 LIMIT 1"
     assert forms(KEYED).delete(row(KEYED, "1", "2")) == Statement(gone, 1)
-    # A repetition finds it gone.
+    # A repetition does not find the row.
     assert forms(KEYED).delete(row(KEYED, "1", "2"), safe=True) == Statement(gone)
     found = forms(KEYED).update(row(KEYED, "1", "2"), row(KEYED, "3", "4"))
     assert found.sql == "UPDATE `db`.`tb2` SET `id` = 3, `name` = 4 WHERE `id` = 1 LIMIT 1"
 
 
-def test_a_nullable_unique_key_finds_a_row_where_it_is_not_null() -> None:  # S4-29
+def test_nullable_unique_key_matches_a_row_if_not_null() -> None:  # S4-29
     assert forms(UNIQUE).delete(row(UNIQUE, "1", "2")).sql == "DELETE FROM `db`.`tb2` WHERE `c2` = 2 LIMIT 1"
     where = "`c` <=> 1 AND `c2` IS NULL"
     assert forms(UNIQUE).delete(row(UNIQUE, "1", None)) == Statement(f"DELETE FROM `db`.`tb2` WHERE {where} LIMIT 1", 1)
 
 
-def test_a_prefix_does_not_find_a_row() -> None:
+def test_prefix_key_does_not_match_a_row() -> None:
     definition = table("t", col("a", t.VARCHAR), col("b"), keys=(key("a", ("a", 3)), key("b", "b")))
     assert "`b` = 7" in forms(definition).delete(row(definition, "abcdef", "7")).sql
     assert "`a` <=> 'abcdef'" in forms(definition).delete(row(definition, "abcdef", None)).sql
 
 
-def test_without_a_key_one_of_equal_rows_goes_and_must_be_there() -> None:
+def test_without_a_key_exactly_one_of_equal_rows_is_deleted() -> None:
     # S4-12, S4-20, S4-29, R-44: LIMIT 1, exact comparison, affected rows counted
     assert forms(KEYLESS).delete(row(KEYLESS, "1", None)) == Statement(
         "DELETE FROM `db`.`tb2` WHERE `c` <=> 1 AND `c2` IS NULL LIMIT 1", 1
@@ -70,7 +70,7 @@ def test_inserts() -> None:
     assert found.replace(row(KEYED, "1", "2")) == Statement("REPLACE INTO `db`.`tb2` (`id`,`name`) VALUES (1,2)")
 
 
-def test_a_safe_update_deletes_only_where_a_key_changes() -> None:
+def test_safe_update_deletes_only_if_a_key_changes() -> None:
     # S4-44, data-migration 1.6: DM since 8.5.6; the article's DELETE + REPLACE always gives the same rows
     pair = table("t", col("a"), col("b"), col("c"), keys=(primary("a"), key("b", "b")))
     found = forms(pair)
@@ -80,12 +80,12 @@ def test_a_safe_update_deletes_only_where_a_key_changes() -> None:
         moved = found.safe_update(row(pair, "1", "2", "3"), row(pair, *after))
         assert [s.sql.split()[0] for s in moved] == ["DELETE", "REPLACE"]
         assert moved[0].sql == "DELETE FROM `d`.`t` WHERE `a` = 1 LIMIT 1"
-    # Without a key any change counts.
+    # Without a key, any change moves the row.
     without = forms(KEYLESS).safe_update(row(KEYLESS, "1", "2"), row(KEYLESS, "1", "3"))
     assert [s.sql.split()[0] for s in without] == ["DELETE", "REPLACE"]
 
 
-def test_which_changes_move_a_row() -> None:
+def test_changes_that_move_a_row() -> None:
     # data-migration 6.2, the table with a nullable unique key
     definition = table(
         "t",
@@ -107,7 +107,7 @@ def test_which_changes_move_a_row() -> None:
     assert [found.moves(before, row(definition, *after)) for after, _ in vectors] == [moved for _, moved in vectors]
 
 
-def test_a_unique_key_on_a_stored_column_moves_a_row_when_its_value_does() -> None:
+def test_unique_key_on_a_stored_column_moves_a_row() -> None:
     # data-migration 6.2: stored generated lower(name) with a unique key
     lower = col("low", t.VARCHAR, generated_expr_string="lower(name)", generated_stored=True)
     definition = table("t", col("id"), col("name", t.VARCHAR), lower, keys=(primary("id"), key("u", "low")))
@@ -117,7 +117,7 @@ def test_a_unique_key_on_a_stored_column_moves_a_row_when_its_value_does() -> No
     assert found.moves(alice, row(definition, "1", "Bob", "bob"))
 
 
-def test_a_row_from_before_a_column_was_added_has_its_origin_default() -> None:
+def test_row_older_than_a_column_has_its_origin_default() -> None:
     # tidb-binlog 5.5
     added = table("t", col("a"), col("b", t.VARCHAR, origin_default="x"))
     assert forms(added).delete({"a": "1"}).sql.endswith("'x' AS BINARY) LIMIT 1")

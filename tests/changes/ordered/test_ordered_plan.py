@@ -1,4 +1,4 @@
-"""Rounds, queues and batches: whatever the workers' timing, the rows are those of serial execution."""
+"""Rounds, queues and batches: every timing of the workers gives the rows of serial execution."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEMA = (
 
 
 class Server:
-    """SQLite with these tables: statements of MariaDB as far as these tests go."""
+    """SQLite with these tables; it runs MariaDB statements as far as these tests need."""
 
     def __init__(self) -> None:
         self.link = sqlite3.connect(":memory:", isolation_level=None)
@@ -58,7 +58,7 @@ def _sqlite(sql: str) -> str:
 
 
 def schedules(batches: Sequence[StatementBatch], chance: random.Random) -> Iterator[StatementBatch]:
-    """Any order that rounds and queues allow."""
+    """Random orders that rounds and queues allow."""
     for number in sorted({batch.round for batch in batches}):
         queues: dict[int, list[StatementBatch]] = {}
         for batch in batches:
@@ -90,9 +90,7 @@ OPTIONS = st.builds(
 
 @settings(max_examples=examples(80), deadline=None)
 @given(st.integers(0, 10**6), OPTIONS, st.booleans(), st.integers(0, 10**6))
-def test_any_schedule_gives_what_serial_execution_gives(
-    seed: int, options: PlanOptions, safe: bool, timing: int
-) -> None:
+def test_any_schedule_equals_serial_execution(seed: int, options: PlanOptions, safe: bool, timing: int) -> None:
     # S4-14, S4-16, R-36: unique swaps, moved keys, keyless duplicates, NULLs; plain and safe; both rules
     history = History(seed, 40)
     rows, lines = executed(plan(history.events, options, safe), timing)
@@ -102,10 +100,8 @@ def test_any_schedule_gives_what_serial_execution_gives(
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 10**6), OPTIONS, st.integers(0, 10**6))
-def test_a_whole_repetition_of_keyed_rows_in_safe_mode_gives_the_same(
-    seed: int, options: PlanOptions, timing: int
-) -> None:
-    # S3-20 (G of data-migration 6.1): some prefix, then everything again
+def test_full_repetition_in_safe_mode_gives_the_same(seed: int, options: PlanOptions, timing: int) -> None:
+    # S3-20 (G of data-migration 6.1): a prefix, then everything again
     history = History(seed, 40)
     keyed = [(definition, event) for definition, event in history.events if definition is KEYED]
     batches = plan(keyed, options, safe=True)
@@ -119,8 +115,8 @@ def test_a_whole_repetition_of_keyed_rows_in_safe_mode_gives_the_same(
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 10**6), OPTIONS)
-def test_the_checkpoint_of_a_round_counts_whole_transactions_only(seed: int, options: PlanOptions) -> None:
-    # S0-72, S3-05: once the rounds before are downstream, so is every transaction up to whole_ts
+def test_whole_ts_of_a_round_covers_only_complete_transactions(seed: int, options: PlanOptions) -> None:
+    # S0-72, S3-05: once the earlier rounds are applied, every transaction up to whole_ts is applied
     history = History(seed, 40)
     batches = plan(history.events, options)
     assert [batch.batch for batch in batches] == list(range(len(batches)))
@@ -144,7 +140,7 @@ ITEST = table("itest", col("id", not_null=True), col("name"), col("age"), keys=(
 
 
 @pytest.mark.parametrize(("strategy", "rounds"), [("causality", 1), ("flush", 2)])
-def test_the_itest_example_ends_right_under_any_timing(strategy: Any, rounds: int) -> None:
+def test_itest_example_is_correct_under_any_timing(strategy: Any, rounds: int) -> None:
     # S0-69, S4-16; the third before the first would leave only (5,14)
     events = [
         change((3, 1, 2), (4, 3, 15), 1, ITEST),
@@ -159,14 +155,14 @@ def test_the_itest_example_ends_right_under_any_timing(strategy: Any, rounds: in
         assert moved < order.index("DELETE")
 
 
-def test_a_unique_value_that_moves_keeps_its_order() -> None:
+def test_changes_of_a_moved_unique_value_stay_in_order() -> None:
     # S0-71: delete (1, a), insert (2, a) with 4 workers
     events = [change(None, (1, 7, 0)), change((1, 7, 0), None), change(None, (2, 7, 0))]
     for seed in range(20):
         assert executed(plan(events, PlanOptions(workers=4, limits=BatchLimits(rows=1))), seed)[0] == [(2, 7, 0)]
 
 
-def test_one_group_stays_on_one_worker() -> None:
+def test_one_group_uses_one_worker() -> None:
     # S4-15
     events = [change((n, 1, 1), (n + 1, 1, 1), n) for n in range(5)]
     batches = plan(events, PlanOptions(workers=8, limits=BatchLimits(rows=1)))
@@ -182,19 +178,19 @@ def test_a_transaction_is_split_over_workers_and_batches() -> None:
     assert len(batches) >= 10
     assert max(batch.rows for batch in batches) == 100
     assert {batch.round for batch in batches} == {0}
-    # S0-66, S4-31: a worker's transactions are full but for the last
+    # S0-66, S4-31: all transactions of a worker are full, except for the last one
     alone = plan(events[:250], PlanOptions(workers=1, limits=BatchLimits(rows=100)))
     assert [batch.rows for batch in alone] == [100, 100, 50]
 
 
-def test_large_rows_end_a_batch_early() -> None:
+def test_large_rows_fill_a_batch_earlier() -> None:
     events = [change(None, (n, n, 10**60)) for n in range(50)]
     batches = plan(events, PlanOptions(workers=1, limits=BatchLimits(rows=100, bytes=200)))
     assert max(batch.rows for batch in batches) == 4
 
 
-def test_a_round_without_an_end_of_transaction_is_cut_inside() -> None:
-    # What is remembered of keys is bounded by rows, whatever the size of a transaction
+def test_very_long_transaction_is_cut_into_rounds() -> None:
+    # The number of remembered keys is bounded by rows, for any size of a transaction
     events = [change(None, (n, n, n)) for n in range(100)]
     batches = plan(events, PlanOptions(workers=2, round_rows=10))
     assert {batch.round for batch in batches} == {0, 1, 2}
@@ -206,7 +202,7 @@ def test_changes_out_of_order_are_refused() -> None:
         plan([change(None, (1, 1, 1), 5), change(None, (2, 2, 2), 4)], PlanOptions())
 
 
-def test_the_documents_example_in_order() -> None:
+def test_documented_example_in_mode_ordered() -> None:
     # S0-21, S0-22, S4-08: INSERT, INSERT, UPDATE, UPDATE, DELETE, INSERT on one worker
     test: Callable[..., Any] = lambda b, a: change(b, a, 1, table_of)  # noqa: E731
     table_of = table("test", col("id"), col("name"), keys=(primary("id"),))
@@ -222,7 +218,7 @@ def test_the_documents_example_in_order() -> None:
     assert [sql.split()[0] for sql in batch.sql] == ["INSERT", "INSERT", "UPDATE", "UPDATE", "DELETE", "INSERT"]
 
 
-def test_a_value_whose_equals_are_not_known_runs_alone() -> None:
+def test_value_with_unknown_equals_runs_alone() -> None:
     # R-13: a circled letter equals a plain one in some collations
     name = col("name", t.VARCHAR, collate="utf8mb4_unicode_ci")
     named = table("n", col("id"), name, keys=(primary("id"), key("name", "name")))

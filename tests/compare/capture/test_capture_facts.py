@@ -1,7 +1,7 @@
-"""What genuine TiDB 7.5 clusters were seen to do (tidb-binlog 1.14), a test a point, and what Binlake makes of it.
+"""Behaviour of real TiDB 7.5 clusters (tidb-binlog 1.14), one test per point, and how Binlake handles it.
 
-The equality of all rows and states is elsewhere (test_codec_golden, test_captures_direct); here each point is shown to
-be in the captures, so that those tests do meet it, or on a message made by hand.
+Other tests check that all rows and states are equal (test_codec_golden, test_captures_direct). These tests show that
+each point occurs in the captures, so that those tests cover it, or they use a handwritten message.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def before(name: str, commit_ts: int) -> SchemaState:
 
 
 def test_1_a_binlog_can_be_wrong_and_a_replicator_cannot_know() -> None:
-    # the target shows what the binlog says; only verify, which reads the source, can find it
+    # the target shows what the binlog says; only verify, which reads the source, can find the difference
     anomaly = capture("anomaly")
     upstream = {(s.commit_ts, t["table"]): t.get("rows") for s in anomaly.states() for t in s.contents}
     expected = {(s.commit_ts, t["table"]): t.get("rows") for s in read_expected_states(anomaly) for t in s.contents}
@@ -189,7 +189,7 @@ def test_14_a_change_on_the_old_id_commits_after_the_truncate(name: str) -> None
     truncated = {ddl.before.tables[0].id: ddl.commit_ts for ddl in plan(name) if ddl.action == Action.TRUNCATE_TABLE}
     late = [row for row in rows(name) if int(row["commit_ts"]) > truncated.get(row["table_id"], 1 << 63)]
     gone = [row["table"] for row in late if before(name, int(row["commit_ts"])).is_gone(row["table_id"])]
-    # the other one was brought back by FLASHBACK TABLE
+    # the other table was restored by FLASHBACK TABLE
     assert (len(late), gone) == (2, ["ddl_one.trunc2"])
 
 
@@ -202,7 +202,7 @@ def test_15_insert_and_delete_of_one_row_in_one_transaction_are_both_written() -
     table = before("keys", 1 << 62).find("keys_db", "t_int")
     assert table is not None
     both = [RowEvent(1, 1, 0, "insert", None, {"id": "1"}), RowEvent(1, 1, 1, "delete", {"id": "1"}, None)]
-    # a replay may find the row: it stays a delete
+    # it stays a delete, because a replay may find the row
     assert [change.op for change in net_changes(both, table.identity())] == ["delete"]
 
 
@@ -235,7 +235,7 @@ def test_18_a_lost_rollback_is_proved_by_its_record_alone() -> None:
     lost = [outcome for outcome in capture("txn").outcomes() if outcome["kind"] == "orphan_rollback"]
     found = [read_status(bodies[f"/mvcc/hex/{o['primary_key_hex']}"], int(o["start_ts"])) for o in lost]
     assert found == [RolledBack()] * 4
-    # after a conflict at prewrite there may be no trace at all: no proof
+    # after a conflict at prewrite there may be no trace at all, and so no proof
     assert isinstance(read_status('{"value": {"info": {"writes": [{"start_ts": 7, "commit_ts": 8}]}}}', 9), Absent)
 
 

@@ -1,4 +1,4 @@
-"""A capture folder as streams, plain or gzipped; damage is named by file and place."""
+"""Read a capture folder as streams, plain or gzipped; errors for damage name file and position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAPTURES = Path(__file__).parents[2] / "captures"
 
 
 @pytest.mark.parametrize("name", ["bank", "keys", "shard"])
-def test_what_a_capture_says_of_itself(name: str) -> None:
+def test_metadata_of_a_capture(name: str) -> None:
     capture = Capture(CAPTURES / name)
     assert capture.name == name
     counts: dict[str, int] = {"P": 0, "C": 0, "R": 0, "DDL_P": 0, "DDL_C": 0}
@@ -41,7 +41,7 @@ def test_states_are_grouped_by_commit_ts() -> None:
     assert sum(len(s.contents) for s in states) + len(states) == Capture(CAPTURES / "bank").meta["state_lines"]
 
 
-def test_there_is_nothing_replayed_unless_recorded() -> None:
+def test_replayed_states_are_empty_unless_recorded() -> None:
     assert list(Capture(CAPTURES / "keys").replayed()) == []
     assert Capture(CAPTURES / "keys").outcomes() is None
 
@@ -61,7 +61,7 @@ def test_plain_files_read_like_gzipped_ones(tmp_path: Path) -> None:
     assert list(capture.decoded()) == [{"a": "\u2028"}]
 
 
-def test_a_folder_without_binlogs_is_not_a_capture(tmp_path: Path) -> None:
+def test_folder_without_binlogs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not contain a capture"):
         Capture(tmp_path)
     with pytest.raises(ConfigError, match=r"ddl_jobs.jsonl is missing"):
@@ -69,7 +69,7 @@ def test_a_folder_without_binlogs_is_not_a_capture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [2, 4, 6])
-def test_a_record_cut_short_names_the_offset(tmp_path: Path, cut: int) -> None:
+def test_truncated_record_error_names_the_offset(tmp_path: Path, cut: int) -> None:
     record = struct.pack("<I", 3) + b"abc"
     capture = folder(tmp_path, binlogs__bin=record + record[:cut])
     with pytest.raises(WireError, match=r"cut short .*binlogs.bin offset=7"):
@@ -77,7 +77,7 @@ def test_a_record_cut_short_names_the_offset(tmp_path: Path, cut: int) -> None:
 
 
 @pytest.mark.parametrize("line", [b"{", b"[1]", b'{"a":"\xff"}'])
-def test_a_bad_line_names_its_number(tmp_path: Path, line: bytes) -> None:
+def test_bad_line_error_names_its_number(tmp_path: Path, line: bytes) -> None:
     capture = folder(tmp_path, decoded__jsonl=b"{}\n" + line + b"\n")
     with pytest.raises(WireError, match=r"decoded.jsonl line=2"):
         list(capture.decoded())
@@ -88,7 +88,7 @@ def test_a_state_without_commit_ts_is_malformed(tmp_path: Path) -> None:
         list(folder(tmp_path, states__jsonl=b'{"table":"a.b"}\n').states())
 
 
-def test_a_damaged_gzip_file_is_named(tmp_path: Path) -> None:
+def test_damaged_gzip_error_names_the_file(tmp_path: Path) -> None:
     packed = gzip.compress(b"{}\n" * 1000)
     for broken in (packed[:-12], b"nothing like gzip"):
         capture = folder(tmp_path, decoded__jsonl__gz=broken)

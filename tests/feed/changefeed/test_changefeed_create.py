@@ -104,7 +104,7 @@ def test_passwords_are_never_shown(file: Path, config: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (f"-c a --sink-uri {URI}", "must have {schema} and then {table}"),  # S2-43
+        (f"-c a --sink-uri {URI}", "must contain {schema} and then {table}"),  # S2-43
         ("-c a --sink-uri kafka://h/t?protocol=nonsense --config C", "protocol=nonsense.*use one of avro"),  # S2-01
         (f"-c a_b --sink-uri {URI} --config C", "name"),
         (f"-c a --sink-uri '{URI}&enable-tidb-extension=maybe' --config C", "use true or false"),

@@ -1,21 +1,21 @@
-"""Compares our decoding of a capture with decoded.jsonl, row by row; every exemption is named and counted.
+"""Compare Binlake's decoding of a capture with decoded.jsonl, row by row; every exemption is named and counted.
 
-The other side is independent: TiDB's own codec and its own TableInfo wrote decoded.jsonl, nothing of ours did. Both of
-our paths are held to it: `decode_transaction`, and `MutationBatch`, whose rows must be the same ones.
+The reference is independent: TiDB's own codec and TableInfo wrote decoded.jsonl, without any code of Binlake. Both
+decoders of Binlake are compared with it: `decode_transaction`, and `MutationBatch`, which must give the same rows.
 
-A capture's `decoded.jsonl` uses the definition as of the binlog's schema_version, ours the one valid at the row's
-place (R-19). Exemptions, each counted under its name in `Comparison.exempt`:
+A capture's `decoded.jsonl` uses the definition as of the binlog's schema_version; Binlake uses the definition valid at
+the row's position (R-19). Exemptions, each counted under its name in `Comparison.exempt`:
 
 - `float-exponent`: TiDB cuts a FLOAT's exponent form to 6 digits; ours must be the same after rounding to float32.
-- `place-added`: a column public at the row's place but not at its schema_version; the value must be the one recorded
-  under `extra_*` as "name#id", or else the origin default.
-- `place-removed`: a column public at its schema_version but not at its place.
-- `hidden-in-delete`: a hidden column (of an expression index) in a delete image, which a row change never carries.
+- `place-added`: a column that is public at the row's position but not at its schema_version; the value must be the one
+  recorded under `extra_*` as "name#id", or else the origin default.
+- `place-removed`: a column that is public at its schema_version but not at its position.
+- `hidden-in-delete`: a hidden column (of an expression index) in a delete image; row changes do not contain it.
 - `place-replaced`: a column whose id differs between the two (MODIFY COLUMN copied it, or drop + add).
 - `place-renamed`: a column that has another name at its schema_version; the value must be the one under that name.
-- `absent-in-delete`: a column that the delete image lacks: decoded.jsonl fills it, ours leaves it out.
-- `virtual-in-delete`: a virtual generated column of a delete image, which a row change never carries.
-- `gone`: a late change on a dropped or truncated table.
+- `absent-in-delete`: a column that the delete image lacks: decoded.jsonl fills it, Binlake leaves it out.
+- `virtual-in-delete`: a virtual generated column of a delete image; row changes do not contain it.
+- `gone`: a late change of a dropped or truncated table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OPS = {"I": "insert", "U": "update", "D": "delete"}
 
 @dataclass
 class Comparison:
-    """Outcome: rows compared (`batched`: of batches with ours), exemptions by name, first differences as text."""
+    """The result: rows compared (`batched`: rows of batches), exemptions by name, the first differences as text."""
 
     rows: int = 0
     batched: int = 0
@@ -95,7 +95,7 @@ def compare(capture: Capture, every: int = 1) -> Comparison:
 
 
 def _compare_batch(result: Comparison, batch: MutationBatch, ours: list[tuple[int, int, RowChange]]) -> None:
-    """The rows of `batch` are `ours` and in their order; both are empty afterwards."""
+    """Check that the rows of `batch` equal `ours`, in order; both are empty afterwards."""
     rows = batch.take().to_pylist(maps_as_pydicts="strict")
     if len(rows) != len(ours):
         result.differ(f"a batch has {len(rows)} rows instead of {len(ours)}")
@@ -208,14 +208,14 @@ def _id_of(table: TableDef, name: str) -> int | None:
 
 
 def plain(value: Any) -> str | None:
-    """A value of decoded.jsonl as canonical text: hex is upper case and bare."""
+    """A value of decoded.jsonl as canonical text: hex becomes upper case without a prefix."""
     if isinstance(value, dict):
         return str(value["hex"]).upper() if "hex" in value else f"datum:{value}"
     return value
 
 
 def same(result: Comparison, column: ColumnInfo, ours: str | None, theirs: str | None) -> bool:
-    """Equal texts; for FLOAT in exponent form, equal once ours is cut to TiDB's 6 digits."""
+    """Whether the texts are equal; a FLOAT in exponent form may be equal after ours is cut to TiDB's 6 digits."""
     if ours == theirs:
         return True
     if column.tp == t.FLOAT and ours and theirs and "e" in theirs and "e" in ours:

@@ -142,14 +142,14 @@ _NO_KEY = {t.JSON, t.BLOB, t.LONGBLOB, t.TINYBLOB, t.MEDIUMBLOB}
 
 @dataclass
 class RandomTable:
-    """A table as its writer knows it, and texts for its rows."""
+    """A table as its writer sees it, and texts for its rows."""
 
     info: Json
     kinds: dict[str, Kind]
     definition: TableDef
 
     def row(self, draw: Random) -> Row:
-        """A random row; NULL only where the column may be."""
+        """A random row, with NULL only in nullable columns."""
         return {c.name: self._value(draw, c) for c in self.definition.all_columns}
 
     def _value(self, draw: Random, info: ColumnInfo) -> str | None:
@@ -159,7 +159,7 @@ class RandomTable:
 
 
 def random_table(draw: Random, table_id: int = 45) -> RandomTable:
-    """Up to 7 columns of any types with ids of one byte and more; a row id, an integer handle or a common handle."""
+    """Up to 7 columns of any types, ids of one or more bytes, and a row id, an integer handle or a common handle."""
     kinds = {f"c{n}": draw.choice(KINDS) for n in range(draw.randint(1, 7))}
     ids = draw.sample([*range(1, 8), 31, 32, 62, 63, 64, 65, 8191, 8192, 1 << 20], len(kinds))
     if draw.random() < 0.7:
@@ -200,7 +200,7 @@ def _column(draw: Random, column_id: int, name: str, kind: Kind) -> Json:
 
 
 def changed(draw: Random, table: RandomTable) -> TableDef:
-    """The table as a reader at another place knows it: columns dropped, added or in another order."""
+    """The table as a reader at another position sees it: columns dropped, added or in another order."""
     columns = [dict(c) for c in table.info["cols"]]
     keyed = {c["name"]["O"] for i in table.info["index_info"] for c in i["idx_cols"]}
     free = [c for c in columns if c["name"]["O"] not in keyed and not c["type"]["Flag"] & t.FLAG_PRIMARY]
@@ -221,7 +221,7 @@ def changed(draw: Random, table: RandomTable) -> TableDef:
 
 
 def random_mutation(draw: Random, table: RandomTable, rows: int, damage: float = 0.0) -> pb.TableMutation:
-    """Inserts, updates and deletes of random rows; a share of them damaged."""
+    """Inserts, updates and deletes of random rows; some of them are damaged."""
     encoder = RowEncoder(table.definition, new_collation=draw.random() < 0.5)
     message = pb.TableMutation(table_id=table.info["id"])
     for _ in range(rows):
@@ -239,7 +239,7 @@ def random_mutation(draw: Random, table: RandomTable, rows: int, damage: float =
 
 
 def damaged(draw: Random, data: bytes) -> bytes:
-    """`data` with a bit flipped, a byte changed, bytes cut out, doubled or added, or its end cut off."""
+    """`data` with a bit flipped, a byte changed, bytes removed, repeated or added, or its end cut off."""
     at = draw.randrange(len(data) + 1)
     size = draw.choice([1, 2, 9])
     return draw.choice([
@@ -253,12 +253,12 @@ def damaged(draw: Random, data: bytes) -> bytes:
 
 
 def as_payload(commit_ts: int, *mutations: pb.TableMutation) -> bytes:
-    """A complete C."""
+    """A complete commit binlog."""
     return commit_binlog(commit_ts - 1, commit_ts, b"k", prewrite_value(9, mutations))
 
 
-def plainly(payloads: list[tuple[int, bytes]], tables: Tables) -> Outcome:
-    """Rows by the plain reference, or the text of its error."""
+def decode_plainly(payloads: list[tuple[int, bytes]], tables: Tables) -> Outcome:
+    """The rows by the plain decoder, or the text of its error."""
     found: Outcome = []
     try:
         for commit_ts, payload in payloads:
@@ -274,17 +274,19 @@ def plainly(payloads: list[tuple[int, bytes]], tables: Tables) -> Outcome:
 
 
 def each(place: Callable[[int], TableLookup]) -> Places:
-    """`place` asked for many."""
+    """A lookup for many commit_ts, made from the lookup `place` for one."""
     return lambda commit_ts: ([place(ts) for ts in commit_ts.tolist()], np.arange(len(commit_ts)))
 
 
 def ints(*values: int) -> Ints:
-    """As what `add_all` takes."""
+    """Numbers as `add_all` takes them."""
     return np.asarray(values, np.int64)
 
 
-def in_lanes(payloads: list[tuple[int, bytes]], tables: Tables, rows: int = 1 << 40, size: int = 1 << 40) -> Outcome:
-    """The same by `MutationBatch`, in record batches of so many rows and bytes."""
+def decode_in_lanes(
+    payloads: list[tuple[int, bytes]], tables: Tables, rows: int = 1 << 40, size: int = 1 << 40
+) -> Outcome:
+    """The rows by `MutationBatch`, in record batches of at most so many rows and bytes, or the text of its error."""
     batch, found = MutationBatch(), []
     names = ("commit_ts", "seq", "schema_version", "table_id", "op", "key", "new_key", "before", "after")
     try:

@@ -28,14 +28,14 @@ def binlog(*builders: MutationBuilder) -> bytes:
     return commit_binlog(5, COMMIT, b"k", prewrite_value(23, [b.message for b in builders]))
 
 
-def test_the_columns_are_those_of_the_lake() -> None:
+def test_columns_match_the_lake_table() -> None:
     assert MUTATION_SCHEMA.names == [c.name for c in MUTATION.columns]
     words = {"int64": "BIGINT", "int32": "INT", "date32[day]": "DATE", "string": "STRING"}
     types = [words.get(str(f.type), "MAP<STRING, STRING>") for f in MUTATION_SCHEMA]
     assert types == [c.type for c in MUTATION.columns]
 
 
-def test_one_transaction_as_rows() -> None:  # S0-18, S1-01
+def test_transaction_becomes_rows() -> None:  # S0-18, S1-01
     batch = MutationBatch(route=lambda table: ("target", table.name))
     build = MutationBuilder(article_table()).insert({"id": "1", "name": None})
     build.update({"id": "1", "name": None}, {"id": "1", "name": 'q"'}).delete({"id": "1", "name": 'q"'})
@@ -65,7 +65,7 @@ def test_one_transaction_as_rows() -> None:  # S0-18, S1-01
     assert batch.take().num_rows == 0
 
 
-def test_filters_leave_the_numbers_of_the_rest() -> None:
+def test_filters_do_not_renumber_remaining_rows() -> None:
     other = table_def(table_info(46, "u", [column(1, "id", flag=INT_PK)], pk_is_handle=True))
     batch = MutationBatch(route=lambda table: None if table.name == "test" else ("d", table.name))
     first, second = MutationBuilder(article_table()).insert({"id": "1"}), MutationBuilder(other).insert({"id": "9"})
@@ -73,7 +73,7 @@ def test_filters_leave_the_numbers_of_the_rest() -> None:
     assert [(r["seq"], r["table"]) for r in batch.take().to_pylist()] == [(1, "u")]
 
 
-def test_what_a_filter_drops_is_counted_and_never_decoded() -> None:  # S4-07, U-05
+def test_filtered_rows_are_counted_and_not_decoded() -> None:  # S4-07, U-05
     build = MutationBuilder(article_table()).insert({"id": "1"}).update({"id": "1"}, {"id": "2"}).delete({"id": "2"})
     broken = build.message
     broken.updated_rows[0] = broken.deleted_rows[0] = b"\xff no row at all"
@@ -87,14 +87,14 @@ def test_what_a_filter_drops_is_counted_and_never_decoded() -> None:  # S4-07, U
     assert nothing.stats.table_rows == 6
 
 
-def test_a_keyless_row_is_its_own_key() -> None:
+def test_row_without_a_key_uses_all_columns_as_key() -> None:
     table = table_def(table_info(45, "k", [column(1, "a"), column(2, "b")]))
     batch = MutationBatch()
     batch.add(binlog(MutationBuilder(table).delete({"a": "1", "b": None}, rowid=7)), COMMIT, 5, Tables(table))
     assert batch.take().to_pylist()[0]["key"] == '["1",null]'
 
 
-def test_a_delete_without_a_column_of_its_place_has_a_shorter_map() -> None:
+def test_delete_without_a_defined_column_has_a_shorter_map() -> None:
     old = table_def(table_info(45, "k", [column(1, "a")]))
     new = table_def(table_info(45, "k", [column(1, "a"), column(2, "b", origin_default="4")]))
     batch = MutationBatch()
@@ -105,7 +105,7 @@ def test_a_delete_without_a_column_of_its_place_has_a_shorter_map() -> None:  # 
     assert [r["key"] for r in rows] == ['["1"]', '["1","2"]']
 
 
-def test_what_needs_an_escape_in_a_key_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_texts_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walk, "FEWEST", 1)
     cols = [column(1, "a", t.VARCHAR, flen=9), column(2, "b", t.ENUM, elems=['q"', "x"], origin_default='q"')]
     older = MutationBuilder(table_def(table_info(45, "k", cols[:1])))
@@ -124,7 +124,7 @@ def test_what_needs_an_escape_in_a_key_is_escaped(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("few", [1, 1 << 40], ids=["together", "one by one"])
-def test_an_error_names_its_row_wherever_the_batch_is_cut(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_its_row_for_every_batch_cut(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walk, "FEWEST", few)
     batch, tables = MutationBatch(), Tables(article_table())
     for commit_ts in (COMMIT, COMMIT + 1):
@@ -138,7 +138,7 @@ def test_an_error_names_its_row_wherever_the_batch_is_cut(few: int, monkeypatch:
         list(batch.batches(rows=3))
 
 
-def test_a_large_transaction_comes_in_bounded_batches() -> None:  # S0-07, U-06
+def test_large_transaction_is_split_into_bounded_batches() -> None:  # S0-07, U-06
     table = table_def(
         table_info(45, "k", [column(1, "id", flag=INT_PK), column(2, "b", t.LONGBLOB)], pk_is_handle=True)
     )
@@ -156,7 +156,7 @@ def test_a_large_transaction_comes_in_bounded_batches() -> None:  # S0-07, U-06
     assert len(batch) == 0
 
 
-def test_a_binlog_above_protobufs_limit_is_one_clear_error() -> None:  # S0-07
+def test_binlog_above_protobuf_limit_is_refused() -> None:  # S0-07
     class Huge(bytes):
         def __len__(self) -> int:
             return (2 << 30) + 1
@@ -165,7 +165,7 @@ def test_a_binlog_above_protobufs_limit_is_one_clear_error() -> None:  # S0-07
         MutationBatch().add(Huge(), 7, 5, Tables(article_table()))
 
 
-def test_rows_of_excluded_tables_are_checked_as_lists_and_not_decoded() -> None:
+def test_excluded_tables_have_lists_checked_but_rows_not_decoded() -> None:
     batch = MutationBatch(route=lambda _: None)
     build = MutationBuilder(article_table()).insert({"id": "1", "name": "a"})
     build.message.inserted_rows[0] = b"\xff"
@@ -182,7 +182,7 @@ def test_keys_are_json() -> None:
 
 
 @pytest.mark.parametrize("name", ["bank", "keys"])
-def test_batches_hold_what_single_decoding_gives(name: str) -> None:
+def test_batches_equal_decoding_one_by_one(name: str) -> None:
     log, batch = read_log(Capture(CAPTURES / name)), MutationBatch()
     expected = []
     for commit_ts, start_ts, payload in log.transactions[::7]:

@@ -1,4 +1,4 @@
-"""Values at MODIFY COLUMN as TiDB converts them. `casts.jsonl`: what genuine captures recorded before and after, by the
+"""Values at MODIFY COLUMN, as TiDB converts them. `casts.jsonl`: values that captures recorded before and after, by the
 types of the column and the time zone of the session."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def info(tp: int, **more: Any) -> ColumnInfo:
 
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['source']['Tp']}-{case['target']['Tp']}")
-def test_a_converted_value_is_what_the_source_recorded(case: dict[str, Any]) -> None:
+def test_converted_values_equal_recorded_values(case: dict[str, Any]) -> None:
     # R-29
     source, target = typed(case["source"]), typed(case["target"])
     moment = Moment(read_zone(case["zone"]), date.fromisoformat(case["day"]) if "day" in case else None)
@@ -44,7 +44,7 @@ def test_a_converted_value_is_what_the_source_recorded(case: dict[str, Any]) -> 
 DATETIME3, TIMESTAMP = info(t.DATETIME, decimal=3), info(t.TIMESTAMP)
 NEW_YORK = Moment(ZoneInfo("America/New_York"))
 TOLD = [
-    # An hour that comes twice is the first of them; a zero date has no zone.
+    # Of an hour that occurs twice, the first is taken; a zero date has no zone.
     (info(t.DATETIME), TIMESTAMP, NEW_YORK, "2021-11-07 01:30:00", "2021-11-07 05:30:00"),
     (TIMESTAMP, info(t.DATETIME), NEW_YORK, "0000-00-00 00:00:00", "0000-00-00 00:00:00"),
     (TIMESTAMP, DATETIME3, Moment(timezone(timedelta(hours=8))), "2020-12-31 20:00:00", "2021-01-01 04:00:00.000"),
@@ -71,7 +71,7 @@ TOLD = [
 
 
 @pytest.mark.parametrize(("source", "target", "moment", "text", "changed"), TOLD)
-def test_a_conversion_that_nobody_recorded_follows_the_source_code(
+def test_unrecorded_conversions_follow_tidbs_source_code(
     source: ColumnInfo, target: ColumnInfo, moment: Moment, text: str, changed: str
 ) -> None:
     assert cast_text(source, target, text, moment) == changed
@@ -89,7 +89,7 @@ UNTOLD = [
 
 
 @pytest.mark.parametrize(("source", "target", "moment", "text", "why"), UNTOLD)
-def test_what_cannot_be_known_is_an_error_and_no_guess(
+def test_unknown_conversion_raises_an_error(
     source: ColumnInfo, target: ColumnInfo, moment: Moment, text: str, why: str
 ) -> None:
     with pytest.raises(UnknownCast, match=why):
@@ -99,7 +99,7 @@ def test_what_cannot_be_known_is_an_error_and_no_guess(
 LOCATIONS = [
     ({"name": "Europe/Berlin", "offset": 0}, "Europe/Berlin"),
     ({"name": "", "offset": -12600}, "-03:30"),
-    # Older servers write the name UTC beside the offset of a session.
+    # Older servers write the name UTC together with the offset of a session.
     ({"name": "UTC", "offset": 28800}, "+08:00"),
     ({"name": "UTC", "offset": 0}, "UTC"),
     ({"name": "Local", "offset": 0}, "+02:00"),
@@ -108,7 +108,7 @@ LOCATIONS = [
 
 
 @pytest.mark.parametrize(("location", "zone"), LOCATIONS)
-def test_the_job_tells_the_zone_and_else_the_configuration(location: dict[str, Any] | None, zone: str) -> None:
+def test_zone_comes_from_job_or_configuration(location: dict[str, Any] | None, zone: str) -> None:
     from binlake import tso
     from binlake.rows.schema import DdlJob
 
@@ -121,15 +121,15 @@ def test_the_job_tells_the_zone_and_else_the_configuration(location: dict[str, A
     assert SourceSession.from_dict(found.to_dict()) == found
 
 
-def test_a_session_without_a_zone_tells_none() -> None:
+def test_session_without_zone_is_unknown() -> None:
     assert SourceSession().tz is None
     assert SourceSession("Mars/Olympus").tz is None
 
 
-def test_letters_that_may_have_been_other_bytes_are_not_made_bytes() -> None:
+def test_text_read_as_latin1_is_not_converted_to_bytes() -> None:
     text, binary = info(t.VARCHAR, flen=9, charset="utf8mb4"), info(t.VARCHAR, flen=9, charset="binary")
     guessed = Moment(UTC, guessed=True)
     assert cast_text(text, binary, "abc", guessed) == "616263"
     assert cast_text(text, binary, "ö", IN_UTC) == "C3B6"
-    with pytest.raises(UnknownCast, match="other bytes at the source"):
+    with pytest.raises(UnknownCast, match="the source may hold other bytes"):
         cast_text(text, binary, "ö", guessed)

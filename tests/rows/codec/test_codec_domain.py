@@ -1,4 +1,4 @@
-"""Every column type over its whole domain, in a row as TiDB writes it: what is encoded is what both decoders give."""
+"""Every column type over its whole domain, in a row as TiDB writes it: both decoders return the encoded values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from codec_tables import INTEGERS, KINDS, Kind, Row, as_payload, in_lanes, plainly
+from codec_tables import INTEGERS, KINDS, Kind, Row, as_payload, decode_in_lanes, decode_plainly
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
@@ -32,8 +32,8 @@ def _lanes_for_few_rows() -> Iterator[None]:
         yield
 
 
-def comes_back(table: TableDef, rows: list[Row], new_collation: bool = True) -> None:
-    """Each row inserted, updated to the one before it and deleted as that gives these images, alone and together."""
+def assert_rows_round_trip(table: TableDef, rows: list[Row], new_collation: bool = True) -> None:
+    """Insert each row, update it to the previous one and delete that; check the images decoded alone and together."""
     build = MutationBuilder(table, new_collation)
     expected: list[tuple[str, Any, Any]] = []
     for n, row in enumerate(rows):
@@ -42,18 +42,18 @@ def comes_back(table: TableDef, rows: list[Row], new_collation: bool = True) -> 
         new = [(c.name, other[c.name]) for c in table.row_columns]
         expected += [("insert", None, pairs), ("update", pairs, new), ("delete", new, None)]
     payloads, tables = [(9, as_payload(9, build.message))], Tables(table)
-    found = in_lanes(payloads, tables)
-    assert found == plainly(payloads, tables)
+    found = decode_in_lanes(payloads, tables)
+    assert found == decode_plainly(payloads, tables)
     assert [(row[4], row[7], row[8]) for row in found] == expected
 
 
 def of_column(tp: int, **more: Any) -> TableDef:
-    """A table without a key of one such column."""
+    """A table without a key, with one column of this type."""
     return table_def(table_info(45, "t", [column(1, "c", tp, **more)]))
 
 
-def values_come_back(table: TableDef, texts: list[str | None]) -> None:
-    comes_back(table, [{"c": text} for text in [*texts, None]])
+def assert_values_round_trip(table: TableDef, texts: list[str | None]) -> None:
+    assert_rows_round_trip(table, [{"c": text} for text in [*texts, None]])
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -63,7 +63,7 @@ def test_integers(kind: Kind, data: st.DataObject) -> None:
     low, high = (0, 2**bits - 1) if kind.more["flag"] else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     numbers = data.draw(st.lists(st.integers(low, high), max_size=5))
     table = of_column(kind.tp, **kind.more)
-    values_come_back(table, [str(n) for n in (low, high, *numbers)])
+    assert_values_round_trip(table, [str(n) for n in (low, high, *numbers)])
     for beyond in (low - 1, high + 1):
         with pytest.raises(ValueError, match="out of range"):
             write_text(table.row_columns[0], str(beyond))
@@ -73,14 +73,14 @@ def test_integers(kind: Kind, data: st.DataObject) -> None:
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=8))
 @example([1e15, 999999999999999.9, 1e9, 5e-324, -0.0, 1e-15, 9007199254740993.0, 1e-4, 0.00009999])
 def test_doubles(numbers: list[float]) -> None:
-    values_come_back(of_column(t.DOUBLE), [double_text(n) for n in numbers])
+    assert_values_round_trip(of_column(t.DOUBLE), [double_text(n) for n in numbers])
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=8))
 @example([float(np.float32(n)) for n in (1e15, 16777216, 16777215, 123456789, 1e-45, 3.4028235e38, -0.0, 0.1, 1e-5)])
 def test_floats(numbers: list[float]) -> None:
-    values_come_back(of_column(t.FLOAT), [float_text(n) for n in numbers])
+    assert_values_round_trip(of_column(t.FLOAT), [float_text(n) for n in numbers])
 
 
 @settings(max_examples=examples(80), deadline=None)
@@ -91,7 +91,7 @@ def test_decimals_up_to_65_digits(layout: tuple[int, int], data: st.DataObject) 
     numbers = data.draw(st.lists(st.integers(-most, most), max_size=5))
     texts = [f"{Decimal((n < 0, tuple(map(int, str(abs(n)))), -scale)):f}" for n in (most, -most, 0, *numbers)]
     few, walk_few = of_column(t.NEWDECIMAL, flen=precision, decimal=scale), texts * 30
-    values_come_back(few, list(walk_few))
+    assert_values_round_trip(few, list(walk_few))
     with pytest.raises(ValueError, match="does not fit"):
         write_text(few.row_columns[0], f"{10**precision}")
 
@@ -107,12 +107,12 @@ moments = st.builds(
 @given(st.sampled_from([t.DATETIME, t.TIMESTAMP]), st.integers(0, 6), st.lists(moments, max_size=5))
 def test_datetimes_and_dates_with_zero_parts(tp: int, fsp: int, texts: list[str]) -> None:
     texts = [*texts, "0000-00-00 00:00:00.000000", "9999-12-31 23:59:59.999999"]
-    values_come_back(of_column(tp, decimal=fsp), [text[: 20 + fsp] if fsp else text[:19] for text in texts])
-    values_come_back(of_column(t.DATE), [text[:10] for text in texts])
+    assert_values_round_trip(of_column(tp, decimal=fsp), [text[: 20 + fsp] if fsp else text[:19] for text in texts])
+    assert_values_round_trip(of_column(t.DATE), [text[:10] for text in texts])
 
 
 @pytest.mark.parametrize("text", ["2024-13-01", "2024-12-32", "2024-01-01 24:00:00", "2024-01-01 00:60:00", "now"])
-def test_what_is_not_a_moment_is_refused(text: str) -> None:
+def test_invalid_datetimes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"out of range|not a date"):
         write_text(of_column(t.DATETIME).row_columns[0], text)
 
@@ -122,14 +122,14 @@ def test_what_is_not_a_moment_is_refused(text: str) -> None:
 def test_binaries(values: list[bytes]) -> None:
     texts = [value.hex().upper() for value in [b"", b"\0\xff", *values]]
     for tp in (t.STRING, t.VARCHAR, t.LONGBLOB):
-        values_come_back(of_column(tp, charset="binary"), list(texts))
+        assert_values_round_trip(of_column(tp, charset="binary"), list(texts))
 
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.sampled_from(["utf8mb4", "latin1", "gbk", "ascii"]), st.lists(ANY_TEXT, max_size=5))
-def test_texts_are_utf8_whatever_the_charset(charset: str, texts: list[str]) -> None:  # tidb-binlog 1.14 point 16
+def test_texts_are_utf8_in_every_charset(charset: str, texts: list[str]) -> None:  # tidb-binlog 1.14 point 16
     for tp in (t.STRING, t.VARCHAR, t.LONGBLOB):
-        values_come_back(of_column(tp, charset=charset), list(texts))
+        assert_values_round_trip(of_column(tp, charset=charset), list(texts))
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -137,11 +137,13 @@ def test_texts_are_utf8_whatever_the_charset(charset: str, texts: list[str]) -> 
 def test_bits_enums_sets(width: int, data: st.DataObject) -> None:
     size = (width + 7) // 8 * 2
     numbers = [0, 2**width - 1, data.draw(st.integers(0, 2**width - 1))]
-    values_come_back(of_column(t.BIT, flen=width, flag=t.FLAG_UNSIGNED), [f"{n:0{size}X}" for n in numbers])
+    assert_values_round_trip(of_column(t.BIT, flen=width, flag=t.FLAG_UNSIGNED), [f"{n:0{size}X}" for n in numbers])
     names = [f"n{n}" for n in range(width)]
     chosen = data.draw(st.lists(st.sampled_from(names), unique=True, max_size=64))
-    values_come_back(of_column(t.ENUM, elems=names), ["", *chosen])
-    values_come_back(of_column(t.SET, elems=names), ["", ",".join(n for n in names if n in chosen), ",".join(names)])
+    assert_values_round_trip(of_column(t.ENUM, elems=names), ["", *chosen])
+    assert_values_round_trip(
+        of_column(t.SET, elems=names), ["", ",".join(n for n in names if n in chosen), ",".join(names)]
+    )
 
 
 def test_times_and_years() -> None:
@@ -150,8 +152,8 @@ def test_times_and_years() -> None:
         texts = [
             f"{sign}{clock}{tail}" for sign in ("", "-") for clock in ("838:59:58", "00:00:01", "99:00:00", "100:00:00")
         ]
-        values_come_back(of_column(t.DURATION, decimal=fsp), list(texts))
-    values_come_back(of_column(t.YEAR, flag=t.FLAG_UNSIGNED), ["0000", "1901", "2155"])
+        assert_values_round_trip(of_column(t.DURATION, decimal=fsp), list(texts))
+    assert_values_round_trip(of_column(t.YEAR, flag=t.FLAG_UNSIGNED), ["0000", "1901", "2155"])
 
 
 JSON_LEAVES: Any = st.one_of(
@@ -165,7 +167,7 @@ JSON_LEAVES: Any = st.one_of(
 
 @settings(max_examples=examples(80), deadline=None)
 @given(st.recursive(JSON_LEAVES, lambda x: st.lists(x, max_size=4) | st.dictionaries(ANY_TEXT, x, max_size=4)))
-def test_json_documents_with_values_that_text_cannot_tell(value: Any) -> None:
+def test_json_values_that_text_does_not_distinguish(value: Any) -> None:
     data = json_bytes(value)
     assert json_text(data, 0) == (_json(value), len(data))
 
@@ -181,7 +183,7 @@ def _json(value: Any) -> str:
     return json_text(json_bytes(value), 0)[0]
 
 
-def test_times_and_opaque_values_in_json_as_tidb_shows_them() -> None:
+def test_times_and_opaque_values_in_json_match_tidb() -> None:
     value = [Temporal(DATE, "2020-01-02"), Temporal(TIME, "10:11:12.000000"), Opaque(253, b"\0\xff\x10"),
              Temporal(DATETIME, "2020-01-02 03:04:05.000006")]  # fmt: skip
     shown = '["2020-01-02", "10:11:12.000000", "base64:type253:AP8Q", "2020-01-02 03:04:05.000006"]'
@@ -189,7 +191,7 @@ def test_times_and_opaque_values_in_json_as_tidb_shows_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["NaN", "[1e999]", "{", "[-Infinity]", '"\\ud800"'])
-def test_what_is_not_a_json_document_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a JSON document"):
         write_text(of_column(t.JSON).row_columns[0], text)
 
@@ -210,7 +212,7 @@ def test_common_handles_of_every_type(new_collation: bool, seed: int) -> None:  
     rows = [
         {f"k{n}": k.text(draw, k.more) for n, k in enumerate(kinds)} | {"v": draw.choice([None, "1"])} for _ in range(4)
     ]
-    comes_back(table, rows, new_collation)
+    assert_rows_round_trip(table, rows, new_collation)
 
 
 @pytest.mark.parametrize("kind", INTEGERS, ids=lambda k: f"{k.tp}-{k.more['flag']}")
@@ -218,10 +220,10 @@ def test_integer_handles(kind: Kind) -> None:  # tidb-binlog 1.11
     flag = kind.more["flag"] | t.FLAG_PRIMARY | t.FLAG_NOT_NULL
     table = table_def(table_info(45, "t", [column(1, "id", kind.tp, flag=flag), column(2, "v")], pk_is_handle=True))
     draw = Random(1)
-    comes_back(table, [{"id": kind.text(draw, {}), "v": None} for _ in range(20)])
+    assert_rows_round_trip(table, [{"id": kind.text(draw, {}), "v": None} for _ in range(20)])
 
 
-def test_what_an_insert_leaves_out_and_a_delete_holds() -> None:  # tidb-binlog 1.11
+def test_insert_leaves_out_nulls_and_delete_contains_hidden_columns() -> None:  # tidb-binlog 1.11
     cols = [
         column(1, "id", flag=t.FLAG_PRIMARY | t.FLAG_NOT_NULL),
         column(2, "plain"),
@@ -242,7 +244,7 @@ def test_what_an_insert_leaves_out_and_a_delete_holds() -> None:  # tidb-binlog 
 
 
 def _ids(row: bytes) -> list[int]:
-    """Ids of a row whose values are NULL or the number 1."""
+    """The column ids of a row whose values are NULL or the number 1."""
     found, at = [], 0
     while at < len(row):
         found.append(row[at + 1] >> 1)
@@ -250,7 +252,7 @@ def _ids(row: bytes) -> list[int]:
     return found
 
 
-def test_a_column_of_every_kind_writes_its_null() -> None:
+def test_every_column_type_can_be_null() -> None:
     for kind in KINDS:
         info = ColumnInfo.from_json(column(1, "c", kind.tp, **kind.more))
         assert write_text(info, None) == b"\0"

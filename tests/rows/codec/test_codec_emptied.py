@@ -89,20 +89,20 @@ def row(number: int, d: int) -> Row:
     return {"id": str(number), "d": str(d)}
 
 
-# -- whose transaction it was --------------------------------------------------------------------------------------
+# -- into which partition the transaction wrote ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("commit_ts", "version", "physical", "left"),
     [
-        (90, 5, OLD, []),  # of the older version, into the partition: gone with it
+        (90, 5, OLD, []),  # older version, written into the partition: removed with it
         (110, 5, OLD, []),
-        (90, 5, NEXT, ["insert"]),  # its BEGIN was earlier, but it took the table as it was then
-        (90, 6, OLD, ["insert"]),  # of a version from which nobody writes there
-        (59, 5, OLD, ["insert"]),  # before the DDL began: the target's own DROP PARTITION takes it
+        (90, 5, NEXT, ["insert"]),  # began earlier, but used the table as it was after the DDL's first step
+        (90, 6, OLD, ["insert"]),  # a version at which no transaction writes into the partition
+        (59, 5, OLD, ["insert"]),  # before the DDL began: the target's DROP PARTITION removes it
     ],
 )
-def test_a_row_goes_with_the_dropped_partition_that_it_was_written_into(
+def test_row_written_into_dropped_partition_is_removed(
     commit_ts: int, version: int, physical: int, left: list[str]
 ) -> None:  # issue 13 point 5, capture zones table Teile
     rows = decoded(schemas(Action.DROP_PARTITION, DROPPED), commit_ts, version, physical, [("insert", (row(1, 50),))])
@@ -110,14 +110,14 @@ def test_a_row_goes_with_the_dropped_partition_that_it_was_written_into(
 
 
 @pytest.mark.parametrize(("physical", "left"), [(OLD, 0), (FRESH, 1)])
-def test_a_row_behind_truncate_partition_is_there_if_the_new_partition_has_it(physical: int, left: int) -> None:
+def test_row_after_truncate_partition_stays_if_written_into_new_partition(physical: int, left: int) -> None:
     found = schemas(Action.TRUNCATE_PARTITION, EMPTIED)
     assert len(decoded(found, 130, 7, physical, [("insert", (row(1, 50),))])) == left
     assert len(decoded(found, 130, 8, physical, [("insert", (row(1, 50),))])) == 1
     assert len(decoded(found, 99, 7, physical, [("insert", (row(1, 50),))])) == 1
 
 
-def test_of_an_update_between_partitions_the_side_that_is_left_is_reported() -> None:
+def test_update_between_partitions_keeps_the_remaining_side() -> None:
     found = schemas(Action.TRUNCATE_PARTITION, EMPTIED)
     inside, outside, other = row(1, 50), row(1, 150), row(1, 60)
     rows = decoded(found, 130, 7, OLD, [("update", (inside, outside))])
@@ -127,7 +127,7 @@ def test_of_an_update_between_partitions_the_side_that_is_left_is_reported() -> 
     assert len(decoded(found, 130, 7, OLD, [("update", (row(2, 150), row(2, 151)))])) == 1
 
 
-def test_a_row_that_no_other_partition_takes_was_in_the_dropped_one() -> None:
+def test_row_that_no_other_partition_takes_was_in_the_dropped_one() -> None:
     last = parts((OLD, "100"))
     found = schemas(Action.DROP_PARTITION, last)
     changes = [("insert", (row(1, 150),)), ("insert", (row(2, 50),))]
@@ -142,12 +142,12 @@ def test_a_row_that_no_other_partition_takes_was_in_the_dropped_one() -> None:
         (999, [("insert", (row(1, 50),))], 0),
     ],
 )
-def test_what_cannot_be_known_is_refused(physical: int, changes: list[tuple[str, Any]], others: int) -> None:
+def test_undetermined_rows_are_refused(physical: int, changes: list[tuple[str, Any]], others: int) -> None:
     with pytest.raises(SchemaError, match=r"whether it was removed.*table=test\.t commit_ts=90.*ignore-txn-commit-ts"):
         decoded(schemas(Action.DROP_PARTITION, DROPPED), 90, 5, physical, changes, others)
 
 
-def test_the_next_ddl_of_the_table_and_a_snapshot_know_what_was_emptied() -> None:
+def test_snapshot_keeps_emptied_partitions_until_the_next_ddl() -> None:
     state = schemas(Action.TRUNCATE_PARTITION, EMPTIED).at(1)
     again = SchemaState.from_rows(state.to_rows()).table(10)
     assert again is not None
@@ -211,13 +211,13 @@ def of_binlog(
 @pytest.mark.parametrize(
     ("binlog", "expected"),
     [
-        (INTO_THE_OLD, (502, "Tausch", "Tausch", "insert", "145")),  # logged as a row of Monat
-        (BY_THE_FORMER_ID, (500, "Monat", "Monat", "insert", "136")),  # logged as a row of Tausch
+        (INTO_THE_OLD, (502, "Tausch", "Tausch", "insert", "145")),  # logged under the id of Monat
+        (BY_THE_FORMER_ID, (500, "Monat", "Monat", "insert", "136")),  # logged under the id of Tausch
         (INTO_ANOTHER, (500, "Monat", "Monat", "insert", "121")),
         (OF_THE_NEW_VERSION, (502, "Tausch", "Tausch", "insert", "133")),
     ],
 )
-def test_a_late_row_goes_with_the_exchanged_partition_that_it_was_written_into(
+def test_late_row_moves_with_the_exchanged_partition(
     binlog: str, expected: tuple[int, str, str, str, str]
 ) -> None:  # issue 13 point 5, capture zones table Monat
     state = exchanged()
@@ -237,7 +237,7 @@ def late_changes(physical: int, changes: Sequence[tuple[str, Any]], *others: int
     return build.prewrite(EXCHANGED_AT - 9, key_of(physical), message.SerializeToString()).SerializeToString()
 
 
-def test_of_an_update_between_an_exchanged_partition_and_another_each_table_has_its_side() -> None:
+def test_update_out_of_exchanged_partition_changes_both_tables() -> None:
     inside, outside = {**row(1, 15), "v": "x"}, {**row(2, 25), "v": "x"}
     out = late_changes(502, [("update", (inside, outside))])
     assert of_binlog(out, exchanged()) == [
@@ -254,13 +254,13 @@ def test_of_an_update_between_an_exchanged_partition_and_another_each_table_has_
 
 
 @pytest.mark.parametrize(("physical", "other"), [(502, 502), (505, 505), (503, 505)])
-def test_a_key_that_may_be_the_other_tables_tells_nothing(physical: int, other: int) -> None:
+def test_ambiguous_prewrite_key_is_refused(physical: int, other: int) -> None:
     change = [("insert", ({**row(1, 15), "v": "x"},))]
     with pytest.raises(SchemaError, match=r"whether it was removed.*table=app\.Monat.*ignore-txn-commit-ts"):
         of_binlog(late_changes(physical, change, other), exchanged())
 
 
-def test_a_late_row_of_an_exchange_stops_where_only_one_of_both_tables_is_followed() -> None:
+def test_late_row_of_exchange_is_refused_if_filters_or_columns_differ() -> None:
     payload = bytes.fromhex(INTO_THE_OLD)
     for kept in ("Monat", "Tausch"):
         batch = MutationBatch(lambda table, kept=kept: (table.db, table.name) if table.name == kept else None)  # type: ignore[misc]
@@ -295,7 +295,7 @@ _TYPES = {"d": t.LONG, "day": t.DATE, "at": t.TIMESTAMP, "txt": t.VARCHAR}
             {"id": 1, "in_values": [["1"]]}, {"id": 2, "in_values": [["DEFAULT"]]}]}, {"d": "7"}, 2),
     ],
 )  # fmt: skip
-def test_the_partition_of_a_row(partition: Row, value: dict[str, str | None], found: int) -> None:
+def test_partition_of_a_row(partition: Row, value: dict[str, str | None], found: int) -> None:
     assert partition_of(partition, value, _TYPES) == found
 
 
@@ -308,7 +308,7 @@ def test_the_partition_of_a_row(partition: Row, value: dict[str, str | None], fo
         parts((1, "10"), expr="UNIX_TIMESTAMP(`day`)"),
     ],
 )
-def test_a_partitioning_that_is_not_evaluated_is_refused(partition: Row) -> None:
+def test_unsupported_partitioning_is_refused(partition: Row) -> None:
     with pytest.raises(SchemaError, match="may have been removed with a dropped"):
         partition_of(partition, {"d": "1", "day": "2021-01-01", "at": None, "txt": "a"}, _TYPES)
 
@@ -316,13 +316,13 @@ def test_a_partitioning_that_is_not_evaluated_is_refused(partition: Row) -> None
 # -- second writes ----------------------------------------------------------------------------------------------------
 
 
-def test_second_writes_of_a_reorganized_partition_are_left_out() -> None:  # capture zones, table Teile
+def test_second_writes_of_reorganized_partition_are_removed() -> None:  # capture zones, table Teile
     found = schemas(Action.TRUNCATE_PARTITION, EMPTIED)
     a, b, c = row(1, 50), row(2, 150), row(2, 151)
     twice = [("insert", (a,)), ("insert", (a,)), ("update", (b, c)), ("update", (b, c)), ("delete", (c,)),
              ("delete", (c,))]  # fmt: skip
     assert [op for op, _, _ in decoded(found, 50, 5, OLD, twice)] == ["insert", "update", "delete"]
-    # In the delete-only step the second write removes what the row was before.
+    # In the delete-only step the second write deletes the former row.
     assert [op for op, _, _ in decoded(found, 50, 5, OLD, [("update", (b, c)), ("delete", (b,))])] == ["update"]
     assert [op for op, _, _ in decoded(found, 50, 5, OLD, [("update", (a, b)), ("delete", (b,))])] == [
         "update",
@@ -332,11 +332,11 @@ def test_second_writes_of_a_reorganized_partition_are_left_out() -> None:  # cap
     assert [op for op, _, _ in decoded(found, 50, 5, OLD, swap)] == ["delete", "insert", "delete"]
 
 
-def test_second_writes_are_left_out_of_a_table_that_gets_its_first_partitions() -> None:
+def test_second_writes_are_removed_when_a_table_gets_its_first_partitions() -> None:
     made = [job(Action.CREATE_SCHEMA, 2, db=db_info(2, "test")), job(Action.CREATE_TABLE, 4, info=plain(10, "t"))]
     found = WindowSchemas(SchemaState().fold((0, one) for one in made), [])
     a, b, c = row(1, 50), row(2, 150), row(2, 151)
-    # Left as logged, the row would be gone.
+    # If the changes stayed as logged, the row would be lost.
     assert [op for op, _, _ in decoded(found, 50, 5, 10, [("update", (b, c)), ("delete", (b,))])] == ["update"]
     twice = [("insert", (a,)), ("insert", (a,)), ("update", (b, c)), ("update", (b, c)), ("delete", (c,)),
              ("delete", (c,))]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What land asks of binlogs, by columns and by protobuf: the same of whatever bytes."""
+"""The envelopes of binlogs that land needs: reading them by columns and by protobuf gives the same for any bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def binlogs(draw: st.DrawFn) -> bytes:
     if prewrite.prewrite_value:
         whole.prewrite_value = prewrite.prewrite_value
     found = bytearray(whole.SerializeToString())
-    # Damaged, cut off, or longer in some.
+    # Some are damaged, truncated or too long.
     damage = draw(st.sampled_from(["", "", "", "flip", "cut", "more"]))
     if damage == "flip":
         found[draw(st.integers(0, min(40, len(found) - 1)))] ^= 1 << draw(st.integers(0, 7))
@@ -48,13 +48,13 @@ def binlogs(draw: st.DrawFn) -> bytes:
 @given(st.lists(binlogs(), max_size=12), st.integers(0, 3))
 @example([b""], 0)
 @settings(max_examples=examples(300), deadline=None)
-def test_columns_tell_what_protobuf_does(payloads: list[bytes], skipped: int) -> None:  # S0-14, S0-19
+def test_reading_by_columns_equals_protobuf(payloads: list[bytes], skipped: int) -> None:  # S0-14, S0-19
     array = pa.array(payloads, pa.binary())[skipped:]
     found = read_envelopes(array)
     for row, payload in enumerate(payloads[skipped:]):
         binlog, version = parsed(payload)
         if version is None and found.version[row]:
-            # Damaged inside a mutation, which is not looked at here: merge tells.
+            # Damage inside a mutation is not checked here; merge reports it.
             assert binlog.prewrite_value.startswith(b"\x08")
             continue
         assert found.version[row] == (version or 0)
@@ -64,7 +64,7 @@ def test_columns_tell_what_protobuf_does(payloads: list[bytes], skipped: int) ->
         assert found.query.get(row) == expected
 
 
-def test_what_tidb_writes_needs_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binlogs_of_tidb_are_read_without_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [pb.TableMutation(table_id=45, inserted_rows=[b"row"], sequence=[pb.Insert])] * 5
     value = pb.PrewriteValue(schema_version=77, mutations=rows).SerializeToString()
     start = 470_614_287_839_920_132

@@ -1,4 +1,4 @@
-"""Whatever the bytes are: rows or a WireError, never another exception, never a hang."""
+"""Any bytes give rows or a WireError, never another exception or a hang."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TABLES = Tables(article_table(), ALL_TYPES)
 
 
 def outcome(payload: bytes) -> int:
-    """Rows decoded; -1 for a WireError that names the commit_ts. Anything else fails the test."""
+    """The number of decoded rows; -1 for a WireError that names the commit_ts. Any other exception fails the test."""
     try:
         return sum(1 for _ in decode_transaction(payload, 10, 5, TABLES))
     except WireError as error:
@@ -61,7 +61,7 @@ def test_damaged_rows_of_every_type(case: tuple[int, bytes], data: st.DataObject
 
 
 @pytest.mark.parametrize("case", WHOLE, ids=["insert", "update", "delete"])
-def test_every_cut_of_a_row(case: tuple[int, bytes]) -> None:
+def test_row_truncated_at_every_byte(case: tuple[int, bytes]) -> None:
     kind, row = case
     assert outcome(of_rows(ALL_TYPES.id, kind, row)) == 1
     for end in range(len(row)):
@@ -77,7 +77,7 @@ def test_random_json(data: bytes) -> None:
         return
 
 
-def test_a_json_document_that_contains_itself_ends() -> None:
+def test_json_document_that_contains_itself_is_refused() -> None:
     entries = b"".join(b"\x03" + (0).to_bytes(4, "little") for _ in range(20))
     loop = (20).to_bytes(4, "little") + (8 + len(entries)).to_bytes(4, "little") + entries
     with pytest.raises(ValueError, match="damaged"):

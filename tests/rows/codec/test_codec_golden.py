@@ -1,4 +1,4 @@
-"""Every row of genuine captures equals what TiDB's own codec decoded (exemptions: codec_golden, each counted)."""
+"""Every row of the captures equals the row that TiDB's own codec decoded (exemptions: codec_golden, each counted)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ pytestmark = pytest.mark.long
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 
-# name: (rows, exemptions); every transaction is compared, of sysbench_like every fourth: its rows are all alike
+# name: (rows, exemptions); every transaction is compared, but only every fourth of sysbench_like, whose rows are alike
 CASES: dict[str, tuple[int, dict[str, int]]] = {
     "anomaly": (37, {}),
-    # Rows that are committed while a DDL runs have the definition behind it (binlake.rows.schema.ahead).
+    # Rows that are committed while a DDL runs have the definition after it (binlake.rows.schema.ahead).
     "bank": (35372, {"place-added": 18, "place-removed": 86}),
     "ddl": (1861, {"gone": 1, "hidden-in-delete": 32, "virtual-in-delete": 6, "place-added": 98, "place-removed": 219}),
     "ddl_late": (
@@ -41,12 +41,12 @@ CASES: dict[str, tuple[int, dict[str, int]]] = {
 }
 
 
-# Those with most rows; demo and windows bring them to targets in every run.
+# The captures with the most rows; demo and windows bring them to targets in every run.
 LARGE = ("bank", "txn")
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.soak) if one in LARGE else one for one in CASES])
-def test_every_decoded_row_equals_tidbs_own(name: str) -> None:  # R-19, S0-60
+def test_every_decoded_row_equals_tidbs_decoding(name: str) -> None:  # R-19, S0-60
     rows, exempt = CASES[name]
     result = compare(Capture(CAPTURES / name), every=4 if name == "sysbench_like" else 1)
     assert result.differences == []

@@ -1,4 +1,4 @@
-"""Texts whose bytes are no UTF-8, read as MySQL latin1 (`source.invalid-text`); such came in the capture `zones`."""
+"""Texts whose bytes are not UTF-8, read as MySQL latin1 (`source.invalid-text`); the capture `zones` has such texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OE, BARE = "ö".encode().hex().upper(), "F6"
 
 
 def tables(charset: str = "latin1", **more: Any) -> tuple[TableDef, TableDef]:
-    """(The definition of the source, one of the same columns with which any bytes can be written.)"""
+    """(the source's definition, a definition of the same columns that allows writing any bytes)."""
     found = []
     for of in (charset, "binary"):
         cols = [
@@ -39,7 +39,7 @@ def tables(charset: str = "latin1", **more: Any) -> tuple[TableDef, TableDef]:
 def decode(
     builder: MutationBuilder, table: TableDef, invalid_text: InvalidText = "latin1"
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """(The rows, how many values were read as latin1 by table)."""
+    """(the rows, the number of values read as latin1 by table)."""
     payload = prewrite_value(9, [builder.message])
     binlog = build.prewrite(99, b"k", pb.PrewriteValue.FromString(payload).SerializeToString()).SerializeToString()
     batch = MutationBatch(invalid_text=invalid_text)
@@ -62,7 +62,7 @@ def test_a_text_that_is_not_utf8_is_read_as_latin1_and_counted(charset: str) -> 
     assert counted == {"test.Latein": 4}
 
 
-def test_many_rows_at_once_read_the_same_and_count_each_once() -> None:
+def test_many_rows_at_once_read_and_count_the_same() -> None:
     table, writes = tables()
     build_rows, count = MutationBuilder(writes), 4 * walk.FEWEST
     for number in range(count):
@@ -73,7 +73,7 @@ def test_many_rows_at_once_read_the_same_and_count_each_once() -> None:
     assert counted == {"test.Latein": sum(number % 3 == 0 for number in range(count))}
 
 
-def test_a_refusal_names_the_setting() -> None:
+def test_refusal_names_the_setting() -> None:
     table, writes = tables()
     with pytest.raises(WireError, match=r"the latin1 column v holds bytes that are not UTF-8: X'F6'") as found:
         decode(MutationBuilder(writes).insert({"id": "1", "v": BARE}), table, "refuse")
@@ -89,8 +89,8 @@ G = column(3, "g", t.VARCHAR, flen=20, generated_expr_string="upper(`v`)", gener
 @pytest.mark.parametrize(
     "more", [{"keys": [V_UNIQUE]}, {"keys": [BY_PREFIX]}, {"keys": [OF_G], "columns": [G]}], ids=["v", "v(3)", "of g"]
 )
-def test_a_key_that_is_not_utf8_is_refused_as_another_row_may_have_it_in_utf8(more: Any) -> None:
-    # `ö` as C3B6 and as F6 are two rows at the source; read alike, the later would take the place of the earlier.
+def test_key_that_is_not_utf8_is_refused(more: Any) -> None:
+    # `ö` as C3B6 and as F6 are two rows at the source; read alike, the later row would replace the earlier one.
     table, writes = tables(**more)
     assert decode(MutationBuilder(writes).insert({"id": "1", "v": OE}), table)[1] == {}
     with pytest.raises(WireError, match=r"the latin1 column v of a unique key holds .* X'F6'.*commit_ts=100") as found:
@@ -99,7 +99,7 @@ def test_a_key_that_is_not_utf8_is_refused_as_another_row_may_have_it_in_utf8(mo
     assert "invalid-text" not in found.value.hint
 
 
-def test_a_primary_key_in_the_handle_is_refused_as_well() -> None:
+def test_primary_key_in_the_handle_is_refused() -> None:
     both = []
     for of in ("latin1", "binary"):
         cols = [column(1, "k", t.VARCHAR, flen=9, charset=of, collate=f"{of}_bin", flag=NOT_NULL | t.FLAG_PRIMARY)]
@@ -109,7 +109,7 @@ def test_a_primary_key_in_the_handle_is_refused_as_well() -> None:
         decode(MutationBuilder(both[1]).insert({"k": BARE}), both[0])
 
 
-def test_a_table_without_key_keeps_both_rows() -> None:
+def test_table_without_key_keeps_both_rows() -> None:
     both = []
     for of in ("latin1", "binary"):
         cols = [column(1, "v", t.VARCHAR, flen=9, charset=of, collate=f"{of}_bin")]
@@ -119,7 +119,7 @@ def test_a_table_without_key_keeps_both_rows() -> None:
 
 
 @pytest.mark.mariadb
-def test_latin1_is_that_of_the_server(mariadb: MariaDb) -> None:
+def test_latin1_matches_the_server(mariadb: MariaDb) -> None:
     login = {"user": mariadb.user, "password": mariadb.password, "charset": "utf8mb4"}
     with pymysql.connect(host="127.0.0.1", port=mariadb.port, **login) as link, link.cursor() as cursor:
         for byte in range(256):

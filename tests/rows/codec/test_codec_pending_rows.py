@@ -1,4 +1,4 @@
-"""Bytes of rows that wait in a batch: each comes back as it was, in the order of its group, whatever came between."""
+"""Bytes of rows that wait in a batch are returned unchanged, in the order of their group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def drawn_rows(draw: Random, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", seeds(60))
-def test_rows_come_back_in_the_order_of_their_group(seed: int) -> None:
+def test_rows_are_returned_in_group_order(seed: int) -> None:
     draw, kept = Random(seed), PendingRows()
     expected: dict[int, list[bytes]] = {}
     for _ in range(draw.randint(1, 6)):
@@ -54,7 +54,7 @@ def test_rows_come_back_in_the_order_of_their_group(seed: int) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 3])
-def test_an_array_is_read_where_it_lies(first: int) -> None:
+def test_array_is_read_without_a_copy(first: int) -> None:
     rows = [b"abc", b"", b"\x00", b"d" * 40, b"", b"e"]
     array = pa.array(rows, pa.binary())
     for part in (array[first:], array[first : first + 2], array[:0]):
@@ -63,7 +63,7 @@ def test_an_array_is_read_where_it_lies(first: int) -> None:
         assert not len(lanes) or len(lanes.data) >= lanes.ends[-1] + len(PAD)
 
 
-def test_rows_far_apart_are_brought_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distant_rows_are_copied_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes_of_rows, "_MOST_SPREAD", 50)
     lanes = Lanes.of([b"a" * 20, b"b" * 40, b"c" * 20])
     far = Lanes(lanes.data, lanes.starts[::2], lanes.ends[::2]).between(0, 2)
@@ -72,8 +72,8 @@ def test_rows_far_apart_are_brought_together(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.long
-def test_what_is_left_out_is_not_held() -> None:
-    """A batch waits until it is full of rows that are wanted: the others must not fill the memory meanwhile."""
+def test_left_out_rows_use_no_memory() -> None:
+    """A batch waits until it is full of wanted rows; until then, unwanted rows must not fill the memory."""
     wanted = article_table()
     other = replace(wanted, id=46, name="left_out")
     batch = MutationBatch(route=lambda table: (table.db, table.name) if table.id == 45 else None)

@@ -1,4 +1,5 @@
-"""Second writes of tables without a key, against a model of both sets of partitions as TiDB keeps and logs them."""
+"""Second writes of tables without a key, compared with a model of both sets of partitions as TiDB keeps and logs
+them."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ from deploy.local.commitlog import CommitLog, read_log
 
 Row = dict[str, Any]
 Change = tuple[str, str, str]
-"""A change as logged: op, the value that was, the value that is."""
+"""A change as logged: op, the former value, the new value."""
 CAPTURES = Path(__file__).parents[2] / "captures"
 VERSION = 20
 BEGAN, COPIED, COPY, LOGGED, DONE = 1000, 1400, 1500, 1700, 1800
 STEPS = {1100: -4, 1200: -3, 1300: -2, 1600: -1, LOGGED: 0}
-"""The step that begins at a commit_ts; rows are copied at COPY, which reads what was committed below it."""
+"""commit_ts -> the step that begins there; at COPY, rows that were committed below it are copied."""
 VALUES = (50, 60, *range(120, 150, 10), *range(160, 200, 10), *range(210, 300, 20))
 P1, P2, P3, Q1, Q2 = 101, 102, 103, 201, 202
 
@@ -70,7 +71,7 @@ def read(
     physical: int = P1,
     policy: SecondWrites = "refuse",
 ) -> list[Change]:
-    """What is left of a transaction that began at `step` and wrote into the partition `physical`."""
+    """The remaining changes of a transaction that began at `step` and wrote into the partition `physical`."""
     table = found.schema_at(commit_ts).table(10)
     assert table is not None
     builder = MutationBuilder(table)
@@ -110,7 +111,7 @@ def update(before: int, after: int) -> Change:
 
 @dataclass
 class TwoSets:
-    """Rows by partition and row id, in the old and the new set; what TiDB does to them and logs (partition.go)."""
+    """Rows by partition and row id, in the old and the new set; changes and logs them as TiDB does (partition.go)."""
 
     rows: dict[int, dict[int, int]] = field(default_factory=lambda: {one: {} for one in (P1, P2, P3, Q1, Q2)})
     row_id: int = 0
@@ -135,7 +136,7 @@ class TwoSets:
         self.logged.append(update(before, after))
 
     def readable(self, step: int) -> list[tuple[int, int, int]]:
-        """(partition, row id, value) of all rows that a reader sees at `step`."""
+        """(partition, row id, value) of all rows that are visible to queries at `step`."""
         shown = (P1, Q1, Q2) if step >= -1 else (P1, P2, P3)
         return [(one, key, value) for one in shown for key, value in self.rows[one].items()]
 
@@ -174,11 +175,11 @@ class TwoSets:
             self.remove(other_from, row_id, before)
 
     def note_other_id(self, step: int, other: int, row_id: int) -> None:
-        """A row that a transaction at the last step inserted has another id in each set: here one set alone changes."""
+        """Note that a row inserted at the last step has different ids in the sets, so only one set changes here."""
         self.differs |= step == -2 and row_id not in self.rows[other]
 
     def places(self, step: int, value: int) -> tuple[int, int]:
-        """The partition of `value` at `step`, and the one of the other set that it is written to as well, or 0."""
+        """The partition of `value` at `step`, and the partition of the other set to which it is also written, or 0."""
         if value < 100:
             return P1, 0
         old, new = P2 if value < 200 else P3, Q1 if value < 150 else Q2
@@ -186,20 +187,22 @@ class TwoSets:
         return own, other if -4 <= step <= -1 else 0
 
     def copy(self) -> None:
-        """The job copies rows by their row ids; one that is there is passed over."""
+        """Copy rows by their row ids, as the job does; existing ids are skipped."""
         for partition in (P2, P3):
             for row_id, value in self.rows[partition].items():
                 self.rows[Q1 if value < 150 else Q2].setdefault(row_id, value)
 
 
 def step_at(ts: int) -> int:
-    """The last step that had begun at `ts`."""
+    """The last step that has begun at `ts`."""
     return max((step for began, step in STEPS.items() if began <= ts), default=-5)
 
 
 def transaction(draw: random.Random, sets: TwoSets, commit_ts: int) -> tuple[int, int]:
-    """Change and log rows; (the step of BEGIN, a partition that is written). The table is taken one step late at most:
-    a DDL waits for those that use it."""
+    """Change and log rows; returns (the step of BEGIN, a written partition).
+
+    A transaction uses the table at most one step late, because a DDL waits for transactions that use the table.
+    """
     last = step_at(commit_ts)
     taken = draw.randint(max(last - 1, -5), last)
     begun = draw.randint(max(taken - 2, -6), taken)
@@ -219,7 +222,7 @@ def transaction(draw: random.Random, sets: TwoSets, commit_ts: int) -> tuple[int
 
 
 def history(seed: int) -> str:
-    """Draw transactions around a DDL: what is left of them is what the source holds at the end, or one is refused."""
+    """Draw transactions around a DDL; the remaining changes give the source's final rows, or one is refused."""
     draw, sets, found, shown = random.Random(seed), TwoSets(), schemas(), Counter[str]()
     moments = sorted(draw.sample(range(1001, 1950), draw.randint(2, 4)))
     copied = False
@@ -239,21 +242,21 @@ def history(seed: int) -> str:
         sets.copy()
     is_equal = +shown == Counter(str(value) for _, _, value in sets.readable(0)) and not -shown
     if not is_equal and sets.differs:
-        # The source keeps a row that it logged as changed: nothing in the binlog shows it (docs/understand/schema.md).
+        # The source keeps a row that it logged as changed; the binlog does not show this (docs/understand/schema.md).
         return "kept by the source"
     assert is_equal, seed
     return "equal"
 
 
 @pytest.mark.long
-def test_what_is_left_of_drawn_histories_is_what_the_source_holds() -> None:  # issue 13, note 1
+def test_random_histories_match_the_source() -> None:  # issue 13, note 1
     told = Counter(history(seed) for seed in range(300))
     assert min(told["equal"], told["refused"]) > 50, told
     assert not told["kept by the source"], told
 
 
 @pytest.mark.soak
-def test_what_is_left_of_many_drawn_histories_is_what_the_source_holds() -> None:
+def test_many_random_histories_match_the_source() -> None:
     told = Counter(history(seed) for seed in range(300, 20_300))
     assert min(told["equal"], told["refused"]) > 3000, told
     assert told["kept by the source"] < 5, told
@@ -265,17 +268,15 @@ def test_what_is_left_of_many_drawn_histories_is_what_the_source_holds() -> None
 @pytest.mark.parametrize(
     ("commit_ts", "begun", "physical", "left"),
     [
-        (1250, -3, P2, 2),  # the copy makes it two rows at the source as well
-        (1350, -4, P2, 2),  # whichever step it wrote at
+        (1250, -3, P2, 2),  # the copy makes it two rows at the source too
+        (1350, -4, P2, 2),  # independent of the step at which it wrote
         (1050, -6, P2, 2),  # two rows
         (1650, -1, P2, 1),  # the copy is done
-        (1750, -1, P2, 1),  # committed behind the DDL, but written into a partition that went with it
+        (1750, -1, P2, 1),  # committed after the DDL, but written into a removed partition
         (1750, 0, Q1, 2),  # two rows
     ],
 )
-def test_an_insert_logged_twice_is_what_the_source_makes_of_it(
-    commit_ts: int, begun: int, physical: int, left: int
-) -> None:
+def test_insert_logged_twice_matches_the_source(commit_ts: int, begun: int, physical: int, left: int) -> None:
     assert read(schemas(), [insert(120)] * 2, commit_ts, begun, physical) == [insert(120)] * left
 
 
@@ -284,13 +285,13 @@ def test_an_insert_logged_twice_is_what_the_source_makes_of_it(
     [
         ([insert(120)] * 2, 1450, -2, P2),  # copied or not
         ([insert(120)] * 2, 1550, -4, P2),
-        ([insert(120)] * 2, 1750, -1, Q1),  # of the last step or behind it
+        ([insert(120)] * 2, 1750, -1, Q1),  # at the last step or after it
         ([delete(120)] * 2, 1150, -5, P2),  # two rows, or one
         ([update(120, 130)] * 2, 1250, -5, P2),
-        ([insert(220), delete(170), update(170, 220)], 1150, -4, P2),  # makes a row that no change stands for
+        ([insert(220), delete(170), update(170, 220)], 1150, -4, P2),  # makes a row that no logged change shows
     ],
 )
-def test_what_cannot_be_known_is_refused_with_a_way_on(
+def test_undetermined_second_writes_are_refused_with_a_hint(
     changes: list[Change], commit_ts: int, begun: int, physical: int
 ) -> None:
     with pytest.raises(SchemaError, match="TiDB logged twice") as caught:
@@ -300,13 +301,13 @@ def test_what_cannot_be_known_is_refused_with_a_way_on(
     assert len(read(schemas(), changes, commit_ts, begun, physical, "once")) < len(changes)
 
 
-def test_rows_of_other_partitions_are_logged_once() -> None:
+def test_rows_of_unaffected_partitions_are_logged_once() -> None:
     mixed = [insert(50), insert(50), delete(120), delete(120), update(50, 60), insert(280), insert(280)]
     assert read(schemas(), mixed, 1650, -1, P1) == [*mixed[:3], mixed[4], mixed[5]]
     assert read(schemas(), [insert(120), insert(130)], 1650, 0, P1) == [insert(120), insert(130)]
 
 
-def test_an_update_is_followed_by_what_it_is_in_the_other_partitions() -> None:
+def test_update_is_followed_by_its_write_to_the_other_partitions() -> None:
     apart = [update(120, 170), insert(170), delete(120)]  # both in p2, in q1 and q2
     assert read(schemas(), apart, 1350, -3, P2) == apart[:2]
     moved = [insert(220), delete(120), insert(220), delete(120)]
@@ -315,7 +316,7 @@ def test_an_update_is_followed_by_what_it_is_in_the_other_partitions() -> None:
     assert read(schemas(), together, 1650, -1, P2) == together[:2]
 
 
-def test_the_mark_of_a_ddl_outlives_a_snapshot_of_the_schema_and_ends_with_the_next_ddl() -> None:
+def test_snapshot_keeps_reorganized_mark_until_the_next_ddl() -> None:
     state = schemas().at(1)
     again = SchemaState.from_rows(state.to_rows()).table(10)
     table = state.table(10)
@@ -328,7 +329,7 @@ def test_the_mark_of_a_ddl_outlives_a_snapshot_of_the_schema_and_ends_with_the_n
     assert later.reorganized is None
 
 
-def test_a_table_with_a_key_has_no_mark() -> None:
+def test_table_with_a_key_has_no_reorganized_mark() -> None:
     keyed = [index(1, "PRIMARY", [("d", -1)], unique=True, primary=True)]
     found = schemas(after=info(NEW, index_info=keyed), before=info(OLD, index_info=keyed))
     table = found.at(1).table(10)
@@ -345,9 +346,7 @@ def test_a_table_with_a_key_has_no_mark() -> None:
         (Action.REORGANIZE_PARTITION, info(OLD), info(OLD), {"state": 3}),
     ],
 )
-def test_of_steps_that_no_capture_shows_only_what_is_logged_once_is_taken(
-    action: Action, after: Row, before: Row, more: Row
-) -> None:
+def test_unrecorded_steps_accept_only_single_writes(action: Action, after: Row, before: Row, more: Row) -> None:
     found = schemas(action, after, before, **more)
     once = [insert(120), delete(130), update(50, 60)]
     for commit_ts, begun in ((1050, -5), (1250, -3), (1750, -1)):
@@ -357,7 +356,7 @@ def test_of_steps_that_no_capture_shows_only_what_is_logged_once_is_taken(
     assert read(found, [insert(120), insert(120)], 1750, 0) == [insert(120), insert(120)]
 
 
-def test_partitions_that_are_not_evaluated_are_refused_where_it_matters() -> None:
+def test_unsupported_partitioning_is_refused_only_if_needed() -> None:
     old, new = ({**one, "expr": "`d` + 1"} for one in (OLD, NEW))
     found = schemas(after=info(new), before=info(old))
     assert read(found, [insert(120), insert(130)], 1650, -1) == [insert(120), insert(130)]
@@ -365,12 +364,12 @@ def test_partitions_that_are_not_evaluated_are_refused_where_it_matters() -> Non
         with pytest.raises(SchemaError, match="TiDB logged twice"):
             read(found, twice, 1650, -1)
     assert read(found, [insert(120), insert(120)], 1650, -1, policy="once") == [insert(120)]
-    # Of a hash all partitions are made anew.
+    # For a hash, all partitions are created anew.
     all_of = schemas(after=info(parts((Q1, "MAXVALUE"), expr="`d` + 1")), before=info(parts((P2, "9"), expr="`d` + 1")))
     assert read(all_of, [insert(120), insert(120)], 1650, -1) == [insert(120)]
 
 
-# -- the genuine capture ----------------------------------------------------------------------------------------------
+# -- the recorded capture ---------------------------------------------------------------------------------------------
 
 
 def genuine(log: CommitLog, policy: SecondWrites) -> tuple[MutationBatch, list[int]]:
@@ -385,14 +384,14 @@ def genuine(log: CommitLog, policy: SecondWrites) -> tuple[MutationBatch, list[i
     return batch, refused
 
 
-def test_a_genuine_table_has_what_the_source_shows_but_for_what_was_refused() -> None:  # capture zones, table Tagebuch
+def test_captured_table_matches_the_source_except_refused_rows() -> None:  # capture zones, table Tagebuch
     capture = Capture(CAPTURES / "zones_rearranged")
     log = read_log(capture)
     ddls = [job for _, job in log.jobs if job.type == Action.REORGANIZE_PARTITION]
     assert [(job.id, job.schema_version) for job in ddls] == [(828, 1718), (836, 1727), (842, 1736)]
     _, refused = genuine(log, "refuse")
     assert len(refused) == 57
-    # All of them were committed while rows were copied.
+    # All refused transactions were committed while rows were copied.
     commits = {job.id: commit_ts for commit_ts, job in log.jobs}
     assert all(any(job.ready_ts < ts < commits[job.id] for job in ddls) for ts in refused)
     batch, none = genuine(log, "once")
@@ -406,6 +405,6 @@ def test_a_genuine_table_has_what_the_source_shows_but_for_what_was_refused() ->
             shown.update([row["after"]["id"]] if row["after"] else [])
         there = Counter(row[0] for row in state.contents[0]["rows"])
         lacking |= {key for key, count in there.items() if count > shown[key]}
-    # Of the 57, TiDB copied these as well: its table has them twice.
+    # Of the 57, TiDB also copied these, so its table has them twice.
     assert lacking == {"875", "1941"}
     assert min(shown.values()) >= 0

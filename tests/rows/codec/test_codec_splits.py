@@ -1,4 +1,5 @@
-"""Splitting many small binlogs at once gives what splitting them one by one gives: rows, counts or the same error."""
+"""Splitting many small binlogs at once equals splitting them one by one: the same rows and counts, or the same
+error."""
 
 from __future__ import annotations
 
@@ -32,14 +33,14 @@ Payloads = list[tuple[int, bytes]]
 
 @pytest.fixture(autouse=True, scope="module")
 def _neighbours() -> Iterator[None]:
-    """Few binlogs with an odd one among them would all go one by one."""
+    """Split even few binlogs together; otherwise one unusual binlog would make all of them go one by one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "_FEWEST_NEIGHBOURS", 1)
         yield
 
 
 def outcome(payloads: Payloads, place: Any, *, together: bool, **more: Any) -> tuple[Any, ...] | str:
-    """The rows, and what was passed over; or the error's text."""
+    """The rows and the counts of skipped rows, or the error's text."""
     found = MutationBatch(**more)
     try:
         if together:
@@ -55,12 +56,12 @@ def outcome(payloads: Payloads, place: Any, *, together: bool, **more: Any) -> t
 
 
 def same(payloads: Payloads, place: Any, **more: Any) -> bool:
-    """Whether both ways agree."""
+    """Whether both ways give the same."""
     return outcome(payloads, place, together=True, **more) == outcome(payloads, place, together=False, **more)
 
 
 def random_payloads(draw: Random, one: Any, two: Any, count: int) -> Payloads:
-    """Binlogs of none to three mutations of none to five rows."""
+    """Binlogs with up to three mutations of up to five rows."""
     return [
         (ts, as_payload(ts, *(random_mutation(draw, draw.choice([one, two]), draw.choice([0, 1, 1, 5]))
                               for _ in range(draw.choice([0, 1, 1, 3])))))
@@ -70,7 +71,7 @@ def random_payloads(draw: Random, one: Any, two: Any, count: int) -> Payloads:
 
 @settings(max_examples=examples(40), deadline=None)
 @given(seeds)
-def test_whole_binlogs_are_all_split_together(draw: Random) -> None:  # S0-19 S0-20 S0-21
+def test_intact_binlogs_are_all_split_together(draw: Random) -> None:  # S0-19 S0-20 S0-21
     one, two = random_table(draw), random_table(draw, 46)
     tables = Tables(one.definition, two.definition)
     payloads = random_payloads(draw, one, two, 8)
@@ -80,7 +81,7 @@ def test_whole_binlogs_are_all_split_together(draw: Random) -> None:  # S0-19 S0
 
 @settings(max_examples=examples(40), deadline=None)
 @given(seeds)
-def test_what_filters_leave_out_is_counted_the_same(draw: Random) -> None:  # S4-07
+def test_filtered_rows_are_counted_the_same(draw: Random) -> None:  # S4-07
     one, two = random_table(draw), random_table(draw, 46)
     tables = Tables(one.definition, two.definition)
 
@@ -95,7 +96,7 @@ def test_what_filters_leave_out_is_counted_the_same(draw: Random) -> None:  # S4
 
 @settings(max_examples=examples(150), deadline=None)
 @given(seeds)
-def test_damaged_binlogs_among_whole_ones_give_the_same_rows_or_the_same_error(draw: Random) -> None:
+def test_damaged_binlogs_decode_or_fail_the_same(draw: Random) -> None:
     one, two = random_table(draw), random_table(draw, 46)
     tables = Tables(one.definition, two.definition)
     payloads = random_payloads(draw, one, two, 5)
@@ -105,7 +106,7 @@ def test_damaged_binlogs_among_whole_ones_give_the_same_rows_or_the_same_error(d
     assert same(payloads, lambda _: tables)
 
 
-def test_odd_binlogs_are_left_to_the_other_way() -> None:  # S0-20
+def test_unusual_binlogs_are_split_alone() -> None:  # S0-20
     draw = Random(1)
     table = random_table(draw)
     tables = Tables(table.definition)
@@ -124,13 +125,13 @@ def test_odd_binlogs_are_left_to_the_other_way() -> None:  # S0-20
     assert split_all(Lanes.of([whole, *odd])).good.tolist() == [True] + [False] * len(odd)
     for one in odd:
         assert same([(7, whole), (8, one), (9, whole)], lambda _: tables)
-    # Tables that are gone, or unknown at one of two places.
+    # Tables that are dropped, or unknown at one of two positions.
     other = Tables(gone=(45,))
     assert same([(7, whole), (8, whole), (9, whole)], lambda ts: other if ts == 8 else tables)
 
 
 @pytest.mark.parametrize("name", ["bank", "keys"])
-def test_captures_are_the_same(name: str) -> None:
+def test_captures_split_the_same(name: str) -> None:
     log = read_log(Capture(CAPTURES / name))
     payloads = [(commit_ts, payload) for commit_ts, _, payload in log.transactions[::7]]
     assert split_all(Lanes.of([payload for _, payload in payloads])).good.mean() > 0.9

@@ -1,4 +1,4 @@
-"""From a transaction's payload to its row changes: the message, the order, and what is refused."""
+"""From a transaction's payload to its row changes: the message, the order, and refused payloads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def row(number: int, name: str | None) -> dict[str, str | None]:
     return {"id": str(number), "name": name}
 
 
-def the_article() -> MutationBuilder:
+def article_transaction() -> MutationBuilder:
     """S0-21: six statements of one transaction."""
     build = MutationBuilder(article_table())
     build.insert(row(1, "a")).insert(row(2, "b"))
@@ -49,7 +49,7 @@ def decode(
     return list(decode_transaction(data, 262157107202, 262144000001, Tables(*tables, gone=gone), stats))
 
 
-def test_the_messages_have_the_originals_fields() -> None:  # S0-19, S0-20
+def test_messages_have_the_original_fields() -> None:  # S0-19, S0-20
     fields = {f.name: f.number for f in pb.TableMutation.DESCRIPTOR.fields}
     assert fields == {
         "table_id": 1,
@@ -76,8 +76,8 @@ def test_known_bytes_of_rows_and_binlogs() -> None:  # tidb-binlog 1.6
     assert commit.hex() == "080110818080c8d007" + "188280a0ced007" + "22026b31" + "38004000"
 
 
-def test_the_article_gives_six_changes_in_the_order_of_sequence() -> None:  # S0-18, S0-21, S1-01
-    changes = decode(payload(the_article().message), article_table())
+def test_article_example_gives_six_changes_in_sequence_order() -> None:  # S0-18, S0-21, S1-01
+    changes = decode(payload(article_transaction().message), article_table())
     assert [(c.seq, c.op, c.before, c.after) for c in changes] == [
         (0, "insert", None, row(1, "a")),
         (1, "insert", None, row(2, "b")),
@@ -88,23 +88,23 @@ def test_the_article_gives_six_changes_in_the_order_of_sequence() -> None:  # S0
     ]
 
 
-def test_the_articles_lists_and_sequence() -> None:  # S1-02
-    message = the_article().message
+def test_article_example_lists_and_sequence() -> None:  # S1-02
+    message = article_transaction().message
     assert [len(x) for x in (message.inserted_rows, message.updated_rows, message.deleted_rows)] == [3, 2, 1]
     assert list(message.sequence) == [0, 0, 1, 1, 4, 0]
 
 
-def test_a_sequence_one_entry_short_is_an_error() -> None:  # S0-21
-    message = the_article().message
+def test_sequence_with_a_missing_entry_is_an_error() -> None:  # S0-21
+    message = article_transaction().message
     del message.sequence[-1]
     with pytest.raises(WireError, match=r"sequence names 2 inserts.*table_id=45 commit_ts=262157107202"):
         decode(payload(message), article_table())
 
 
-def test_two_tables_keep_the_order_of_mutations_and_seq_runs_on() -> None:  # S0-19
+def test_two_tables_keep_mutation_order_and_continuous_seq() -> None:  # S0-19
     other = table_def(table_info(46, "u", [column(1, "id", flag=INT_PK)], pk_is_handle=True))
     second = MutationBuilder(other).insert({"id": "9"}).message
-    changes = decode(payload(the_article().message, second), article_table(), other)
+    changes = decode(payload(article_transaction().message, second), article_table(), other)
     assert [c.table_id for c in changes] == [45] * 6 + [46]
     assert [c.seq for c in changes] == list(range(7))
 
@@ -117,17 +117,17 @@ def test_deprecated_fields_are_refused_by_name(field: str, value: object) -> Non
         decode(payload(message), article_table())
 
 
-def test_an_unknown_table_names_the_ways_on() -> None:
+def test_unknown_table_error_has_a_hint() -> None:
     with pytest.raises(SchemaError, match=r"Hint: reload the DDL history.*") as caught:
-        decode(payload(the_article().message))
+        decode(payload(article_transaction().message))
     assert caught.value.where == {"table_id": "45", "commit_ts": "262157107202"}
 
 
-def test_a_late_change_on_a_truncated_table_is_counted_not_given() -> None:  # tidb-binlog 1.14 point 14
+def test_late_change_of_truncated_table_is_counted_and_skipped() -> None:  # tidb-binlog 1.14 point 14
     stats = DecodeStats()
     other = table_def(table_info(46, "u", [column(1, "id", flag=INT_PK)], pk_is_handle=True))
     second = MutationBuilder(other).insert({"id": "9"}).message
-    changes = decode(payload(the_article().message, second), other, gone=(45,), stats=stats)
+    changes = decode(payload(article_transaction().message, second), other, gone=(45,), stats=stats)
     assert stats.gone_rows == {45: 6}
     assert [c.seq for c in changes] == [6]
 
@@ -137,16 +137,16 @@ def wider(*more: dict[str, object]) -> TableDef:
     return table_def(table_info(45, "test", cols, pk_is_handle=True))
 
 
-def test_a_missing_column_is_filled_by_the_origin_default_of_its_place() -> None:  # R-19, S0-60, S0-64
+def test_missing_column_gets_the_origin_default_of_its_position() -> None:  # R-19, S0-60, S0-64
     place = wider(column(3, "c", origin_default="7"), column(4, "d"), column(5, "e", flag=t.FLAG_NOT_NULL))
-    changes = decode(payload(the_article().message), place)
+    changes = decode(payload(article_transaction().message), place)
     filled = {"c": "7", "d": None, "e": "0"}
     assert changes[0].after == row(1, "a") | filled
     assert changes[2].before == row(1, "a") | filled
     assert changes[4].before == row(2, "d")
 
 
-def test_rows_around_a_ddl_have_the_columns_of_their_place() -> None:  # S0-60, S0-64
+def test_rows_around_a_ddl_have_the_columns_of_their_position() -> None:  # S0-60, S0-64
     narrow = table_info(45, "t", [column(1, "id", flag=INT_PK)], pk_is_handle=True)
     cols = [column(1, "id", flag=INT_PK), column(2, "c", default="7", origin_default="7")]
     wide = table_info(45, "t", cols, pk_is_handle=True)
@@ -185,14 +185,14 @@ def test_an_update_whose_first_column_is_unknown_or_has_a_long_id() -> None:  # 
     assert decode(data, narrow)[0].before == {"b": None, "c": "3"}
 
 
-def test_a_row_without_columns_is_one_zero_byte() -> None:  # tidb-binlog 1.11
+def test_row_without_columns_is_one_zero_byte() -> None:  # tidb-binlog 1.11
     only_key = table_def(table_info(45, "test", [column(1, "id", flag=INT_PK)], pk_is_handle=True))
     message = MutationBuilder(only_key).insert({"id": "7"}).message
     assert message.inserted_rows[0] == write_int(7) + b"\0"
     assert decode(payload(message), only_key)[0].after == {"id": "7"}
 
 
-def test_an_unsigned_key_above_the_signed_range_comes_back() -> None:  # tidb-binlog 1.11
+def test_unsigned_key_above_signed_range_round_trips() -> None:  # tidb-binlog 1.11
     big = column(1, "id", t.LONGLONG, flag=INT_PK | t.FLAG_UNSIGNED)
     table = table_def(table_info(45, "test", [big, column(2, "v")], pk_is_handle=True))
     top = {"id": str(2**64 - 1), "v": "1"}
@@ -212,7 +212,7 @@ def common_handle(length: int = -1) -> TableDef:
 MOMENT = "2024-02-29 12:34:56.789"
 
 
-def test_the_row_wins_over_a_sort_key_in_the_handle() -> None:  # tidb-binlog 1.11, tidb#24890
+def test_row_value_has_priority_over_handle_sort_key() -> None:  # tidb-binlog 1.11, tidb#24890
     table = common_handle()
     message = MutationBuilder(table).insert({"a": "Abc", "m": MOMENT, "v": "1"}).message
     sort_key = b"\x02\x06\xff\xfe\xfd"
@@ -222,14 +222,14 @@ def test_the_row_wins_over_a_sort_key_in_the_handle() -> None:  # tidb-binlog 1.
     assert decode(payload(message), table)[0].after == {"a": "Abc", "m": MOMENT, "v": "1"}
 
 
-def test_a_key_part_that_is_not_in_the_row_comes_from_the_handle() -> None:  # keys_oldcoll
+def test_key_part_missing_in_row_is_read_from_handle() -> None:  # keys_oldcoll
     table = common_handle()
     message = MutationBuilder(table).insert({"a": "Abc", "m": MOMENT, "v": "1"}).message
     message.inserted_rows[0] = message.inserted_rows[0].replace(b"\x08\x02\x02\x06Abc", b"", 1)
     assert decode(payload(message), table)[0].after == {"a": "Abc", "m": MOMENT, "v": "1"}
 
 
-def test_a_key_prefix_is_never_taken_for_the_value() -> None:  # tidb-binlog 5.5
+def test_key_prefix_is_never_used_as_value() -> None:  # tidb-binlog 5.5
     table = common_handle(length=2)
     message = MutationBuilder(table).insert({"a": "Abc", "m": MOMENT, "v": "1"}).message
     message.inserted_rows[0] = message.inserted_rows[0].replace(b"\x08\x02\x02\x06Abc", b"", 1)
@@ -249,7 +249,7 @@ rows = st.builds(row, st.integers(-(2**31), 2**31 - 1), names)
 
 @settings(max_examples=examples(60))
 @given(st.lists(st.one_of(st.tuples(rows), st.tuples(rows, rows), st.tuples(rows, st.none())), max_size=12))
-def test_decoding_gives_what_was_encoded(steps: list[tuple[dict[str, str | None], ...]]) -> None:  # S1-02
+def test_decoding_inverts_encoding(steps: list[tuple[dict[str, str | None], ...]]) -> None:  # S1-02
     build, expected = MutationBuilder(article_table()), []
     for step in steps:
         if len(step) == 1:

@@ -1,4 +1,4 @@
-"""Every column type: canonical text to datum and back, and the texts TiDB shows."""
+"""Every column type: canonical text to datum and back, and the texts that TiDB shows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def col(tp: int, **more: Any) -> ColumnInfo:
 
 
 def both(info: ColumnInfo, text: str | None) -> str | None:
-    """Write, then read by the short cut and by the general path: all must agree, and `skip` must find the end."""
+    """Write, then read by the shortcut and by the general path: all must agree, and `skip` must find the end."""
     data = write_text(info, text) + b"\xff"
     assert skip(data, 0) == len(data) - 1
     general = read_text(info, data, 0)
@@ -83,7 +83,7 @@ ALL_TYPES = table_def(table_info(99, "all_types", list(COLUMNS.values())))
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_a_value_of_every_type_comes_back(name: str) -> None:
+def test_values_of_every_type_round_trip(name: str) -> None:
     info = ColumnInfo.from_json(COLUMNS[name])
     assert both(info, SAMPLES[name]) == SAMPLES[name]
     assert both(info, None) is None
@@ -121,7 +121,7 @@ def test_decimals(precision: int, data: st.DataObject) -> None:
     assert both(col(t.NEWDECIMAL, flen=precision, decimal=scale), text) == text
 
 
-def test_a_decimal_shows_the_scale_of_its_column() -> None:
+def test_decimal_has_the_scale_of_its_column() -> None:
     assert read_decimal(write_decimal("1.5", 3, 1), 0, 4)[0] == "1.5000"
     assert read_decimal(write_decimal("-0.00", 3, 2), 0, 2)[0] == "0.00"
     with pytest.raises(ValueError, match="does not fit"):
@@ -149,19 +149,19 @@ def test_floats_are_lossless_and_shortest(value: float) -> None:  # R-44
      (9.999e-16, "9.999e-16"), (1.5e300, "1.5e300"), (-0.0, "-0"), (100.0, "100"), (0.1, "0.1"),
      (1.7976931348623157e308, "1.7976931348623157e308")],
 )  # fmt: skip
-def test_double_texts_as_tidb_shows_them(value: float, text: str) -> None:
+def test_double_texts_match_tidb(value: float, text: str) -> None:
     assert double_text(value) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0.1, "0.1"), (16777216.0, "16777216"), (3.4028234663852886e38, "3.4028235e38"), (1e15, "1e15")]
 )
-def test_float_texts_keep_what_tidb_cuts(value: float, text: str) -> None:
+def test_float_texts_keep_digits_that_tidb_cuts(value: float, text: str) -> None:
     assert float_text(float(np.float32(value))) == text
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_no_column_holds_is_refused(value: float) -> None:
+def test_values_that_no_column_can_hold_are_refused(value: float) -> None:
     for show in (double_text, float_text):
         with pytest.raises(ValueError, match=r"not a (DOUBLE |FLOAT )?value"):
             show(value)
@@ -178,7 +178,7 @@ def test_binaries_are_upper_case_hex(value: bytes) -> None:
 
 
 def write_comparable(value: bytes) -> bytes:
-    """The comparable datum of a string (flag 1), as keys hold it: groups of eight bytes, each with its padding."""
+    """The comparable datum of a string (flag 1), as in keys: groups of eight bytes, each with its padding."""
     out = [b"\x01"]
     for start in range(0, len(value) + 1, 8):
         group = value[start : start + 8]
@@ -193,13 +193,13 @@ def test_comparable_bytes(value: bytes) -> None:
     assert read_text(col(t.VARCHAR, charset="binary"), data, 0)[0] == value.hex().upper()
 
 
-def test_a_text_column_with_other_bytes_than_utf8_is_refused() -> None:
+def test_text_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(NotText):
         reader_of(col(t.VARCHAR))(datum.write_bytes(b"\xff"), 0)
 
 
 @given(st.integers(1, 64), st.data())
-def test_bits_have_whole_bytes(width: int, data: st.DataObject) -> None:
+def test_bits_are_padded_to_whole_bytes(width: int, data: st.DataObject) -> None:
     value = data.draw(st.integers(0, 2**width - 1))
     text = both(col(t.BIT, flen=width, flag=UNSIGNED), f"{value:X}")
     assert text == value.to_bytes((width + 7) // 8, "big").hex().upper()
@@ -229,7 +229,7 @@ def test_datetimes_with_zero_parts_too(parts: tuple[int, ...], fsp: int) -> None
     assert both(col(t.DATE), text[:10]) == text[:10]
 
 
-def test_the_zero_date_is_the_number_zero() -> None:
+def test_zero_date_is_the_number_zero() -> None:
     assert moment_text(0, 2) == "0000-00-00 00:00:00.00"
     assert pack_moment("0000-00-00 00:00:00") == 0
 
@@ -246,7 +246,7 @@ def test_years() -> None:
 
 
 utf8 = st.text(st.characters(exclude_categories=["Cs"]))
-# TiDB prints an integral double without a point, so greater ones would read back as integers.
+# TiDB prints an integral double without a decimal point, so greater ones would read back as integers.
 documents = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(-(2.0**53), 2.0**53)
     | utf8,
@@ -273,7 +273,7 @@ def test_json_documents(value: object) -> None:
      ("0b 00 00 00 00 00 00 59 40", "100"),
      ("0c 05 22 5c 0a 08 41", '"\\"\\\\\\n\\u0008A"')],
 )  # fmt: skip
-def test_json_parts_that_text_cannot_write(data: str, text: str) -> None:
+def test_json_parts_that_json_text_cannot_express(data: str, text: str) -> None:
     raw = bytes.fromhex(data)
     if raw[0] == 0x0E:
         raw = b"\x0e" + (2020 << 50 | 1 << 46 | 2 << 41).to_bytes(8, "little")
@@ -313,17 +313,17 @@ def test_wrong_datums_for_a_column_are_refused() -> None:
      (col(t.JSON, flag=1), "null"), (col(t.DOUBLE, origin_default="1e2"), "100"),
      (col(t.DATE, flag=1), "0000-00-00"), (col(t.BIT, flen=3, flag=1), "00"), (col(t.FLOAT, flag=1), "0")],
 )  # fmt: skip
-def test_what_fills_a_missing_column(info: ColumnInfo, text: str | None) -> None:  # tidb-binlog 5.5
+def test_fill_value_of_a_missing_column(info: ColumnInfo, text: str | None) -> None:  # tidb-binlog 5.5
     assert filled_text(info) == text
 
 
-def test_an_origin_default_of_another_type_is_an_error() -> None:
+def test_origin_default_of_another_type_is_an_error() -> None:
     with pytest.raises(SchemaError, match=r"origin default.*column=c"):
         filled_text(col(t.DATETIME, origin_default="soon"))
 
 
-def test_bytes_of_a_latin1_column_that_are_not_utf8_are_reported_with_column_and_ways_on() -> None:
-    # TiDB takes any bytes into a latin1 column; recorded in the capture `zones`
+def test_latin1_bytes_error_names_column_and_has_a_hint() -> None:
+    # TiDB accepts any bytes in a latin1 column; recorded in the capture `zones`.
     from binlake.rows.codec.transaction import row_error
 
     of = ColumnInfo.from_json(column(1, "v", t.VARCHAR, flen=9, charset="latin1"))

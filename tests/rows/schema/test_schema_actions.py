@@ -1,4 +1,4 @@
-"""Every kind of DDL job (docs/understand/schema.md): against what a real TiDB showed, or by hand."""
+"""Every kind of DDL job (docs/understand/schema.md), compared with a real TiDB's recordings or handwritten results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = table_info(10, "t", [column(1, "id"), column(2, "v")])
 
 @dataclass(frozen=True)
 class Recorded:
-    """A capture's DDL binlogs, its (commit_ts, job) by version, and what upstream showed by commit_ts."""
+    """A capture's DDL binlogs, its (commit_ts, job) by version, and the source's states by commit_ts."""
 
     logged: list[WindowDdl]
     placed: list[tuple[int, DdlJob]]
@@ -39,7 +39,7 @@ class Recorded:
         return [ddl for ddl in self.planned() if ddl.action == action]
 
     def walk(self) -> Iterator[tuple[StateAt, SchemaState]]:
-        """Each recorded moment with the fold up to it."""
+        """Each recorded state with the fold up to its commit_ts."""
         state, at = SchemaState(), 0
         for shown in self.states:
             while at < len(self.placed) and self.placed[at][0] <= shown.commit_ts:
@@ -58,7 +58,7 @@ def ddl() -> Recorded:
     return Recorded(logged, [(places.get(j.id, j.finished_ts), j) for j in jobs], list(capture.states()))
 
 
-def test_the_schema_is_what_upstream_showed_at_every_moment(ddl: Recorded) -> None:  # S0-60, S0-61, S4-23
+def test_schema_matches_the_source_at_every_recorded_state(ddl: Recorded) -> None:  # S0-60, S0-61, S4-23
     compared: Counter[str] = Counter()
     for shown, state in ddl.walk():
         if shown.tables is not None:
@@ -81,7 +81,7 @@ def test_the_schema_is_what_upstream_showed_at_every_moment(ddl: Recorded) -> No
     assert compared["tables"] > 200
 
 
-def test_rows_of_every_moment_name_a_table_that_the_schema_knows(ddl: Recorded) -> None:  # S0-60, R-19
+def test_every_recorded_row_names_a_known_table(ddl: Recorded) -> None:  # S0-60, R-19
     capture = Capture(ROOT / "tests" / "captures" / "ddl")
     places = {m.start_ts: m.commit_ts for m in map(pb.Binlog.FromString, capture.binlogs()) if m.tp == pb.Commit}
     dml = [m for m in map(pb.Binlog.FromString, capture.binlogs()) if m.prewrite_value and m.start_ts in places]
@@ -97,13 +97,13 @@ def test_rows_of_every_moment_name_a_table_that_the_schema_knows(ddl: Recorded) 
             late += not known
             assert known or state.is_gone(mutation.table_id), (commit_ts, mutation.table_id)
     assert len(versions) > 500
-    assert late, "a DML behind its TRUNCATE (tidb-binlog 1.14 point 14) is in this capture"
+    assert late, "a DML after its TRUNCATE (tidb-binlog 1.14 point 14) is in this capture"
 
 
 @pytest.mark.parametrize(
     "action", [Action.ADD_COLUMN, Action.ADD_INDEX, Action.MODIFY_COLUMN, Action.MULTI_SCHEMA_CHANGE]
 )
-def test_a_rolled_back_job_is_logged_and_never_applied(ddl: Recorded, action: Action) -> None:  # tidb-binlog 1.14 (8)
+def test_rolled_back_job_is_logged_but_not_applied(ddl: Recorded, action: Action) -> None:  # tidb-binlog 1.14 (8)
     failed = [d for d in ddl.of(action) if d.reason == "the job was rolled back or cancelled"]
     assert failed
     assert all(d.before.tables == d.after.tables == () and d.decision == "skip" for d in failed)
@@ -111,14 +111,14 @@ def test_a_rolled_back_job_is_logged_and_never_applied(ddl: Recorded, action: Ac
     assert {states[d.job_id] for d in failed} == {JobState.ROLLBACK_DONE}
 
 
-def test_what_is_not_replicated_is_skipped_by_name(ddl: Recorded) -> None:  # tidb-binlog 5.3
+def test_unreplicated_actions_are_skipped_with_a_reason(ddl: Recorded) -> None:  # tidb-binlog 5.3
     told = {d.reason for d in ddl.planned() if d.action in UNSUPPORTED}
     assert told == {f"{Action(a).label} is not replicated" for a in {d.action for d in ddl.planned()} & UNSUPPORTED}
     assert len(told) == 11
 
 
 @pytest.mark.parametrize("action", sorted(UNSUPPORTED))
-def test_an_action_without_meaning_for_a_target_moves_only_the_version(action: Action) -> None:
+def test_action_irrelevant_for_targets_changes_only_the_version(action: Action) -> None:
     state = base().apply(job(action, 9, info=table_info(10, "wrong", [])))
     assert (state.version, [t.name for t in state.tables()]) == (9, ["t"])
 
@@ -141,26 +141,26 @@ def base(*more: DdlJob) -> SchemaState:
         (99, {**T, "comment": "of tomorrow"}),
     ],
 )
-def test_an_action_that_carries_the_definition_replaces_it(action: int, info: dict[str, object]) -> None:
+def test_action_with_a_definition_replaces_it(action: int, info: dict[str, object]) -> None:
     started = base(job(Action.ADD_INDEX, 3, info={**T, "index_info": [index(1, "i", [("v", -1)])]}))
     table = started.apply(job(action, 4, info=info)).table(10)
     assert table is not None
     assert table.raw == info
 
 
-def test_a_future_action_without_a_definition_stops() -> None:
+def test_unknown_action_without_a_definition_is_refused() -> None:
     with pytest.raises(SchemaError, match=r"unknown kind 99 contains no table definition.*schema_version=4.*Hint"):
         base().apply(job(99, 4))
 
 
 def window(*jobs: DdlJob) -> list[LandedDdl]:
-    """The window behind `base` whose DDL are `jobs`, each logged at ten times its version."""
+    """The window after `base` whose DDLs are `jobs`, each logged at ten times its version."""
     placed = [(j.schema_version * 10, j) for j in jobs]
     logged = [WindowDdl(ts, ts - 1, j.id, 5, j.query) for ts, j in placed]
     return plan_ddls(base(), logged, placed, Rules())
 
 
-def test_a_flashed_back_cluster_stops_a_window_and_not_a_start_behind_it() -> None:
+def test_flashback_cluster_stops_a_window_but_not_a_later_start() -> None:
     flashback = job(Action.FLASHBACK_CLUSTER, 4, query="FLASHBACK CLUSTER TO TIMESTAMP '2026-01-01'")
     with pytest.raises(SchemaError, match=r"FLASHBACK CLUSTER.*commit_ts=40.*Hint: start a new replication"):
         window(flashback)
@@ -169,13 +169,13 @@ def test_a_flashed_back_cluster_stops_a_window_and_not_a_start_behind_it() -> No
     assert [d.reason for d in window(refused)] == ["the job was rolled back or cancelled"]
 
 
-def test_a_batch_of_tables_is_one_ddl_that_makes_each() -> None:
+def test_batch_create_is_one_ddl_for_all_tables() -> None:
     infos = [table_info(20, "a", T["cols"]), table_info(21, "b", T["cols"])]
     (made,) = window(job(Action.CREATE_TABLES, 4, many=infos, query="CREATE TABLE `a`(x INT);CREATE TABLE `b`(x INT);"))
     assert (made.decision, made.touched) == ("apply", ["test.a", "test.b"])
 
 
-def test_the_page_names_every_action_and_tests_that_exist() -> None:
+def test_page_lists_every_action_and_existing_tests() -> None:
     page = (ROOT / "docs" / "understand" / "schema.md").read_text()
     numbers = {int(n) for n in re.findall(r"^\| (\d+) ", page, re.MULTILINE)}
     assert numbers == {int(action) for action in Action}

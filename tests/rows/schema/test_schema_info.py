@@ -1,4 +1,4 @@
-"""What a definition says of its columns, keys and identity."""
+"""The columns, keys and identity of a table definition."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_identity_without_a_primary_key(cols: list, indexes: list, identity: Ide
     assert table_def(table_info(1, "t", cols, index_info=indexes)).identity() == identity
 
 
-def test_which_columns_readers_and_row_changes_see() -> None:
+def test_columns_visible_to_queries_and_in_row_changes() -> None:
     cols = [
         column(1, "id"),
         column(2, "writing", state=2),
@@ -68,7 +68,7 @@ def test_which_columns_readers_and_row_changes_see() -> None:
     assert found.id == 4
 
 
-def test_names_of_types_and_what_is_binary() -> None:
+def test_type_names_and_binary_columns() -> None:
     def of(tp: int, charset: str = "utf8mb4") -> tuple[str, bool]:
         info = ColumnInfo.from_json(column(1, "c", tp, charset=charset))
         return info.type_name, info.is_binary
@@ -82,6 +82,6 @@ def test_names_of_types_and_what_is_binary() -> None:
     assert of(t.INT24, "binary") == ("mediumint", False)
 
 
-def test_a_table_info_that_cannot_be_read_names_the_table() -> None:
+def test_unreadable_table_info_error_names_the_table() -> None:
     with pytest.raises(SchemaError, match=r"TableInfo cannot be read.*db=d table_id=5"):
         TableDef.from_json({"id": 5, "name": {"O": "t"}, "cols": [{}]}, DbInfo(1, "d", "", "", {}))

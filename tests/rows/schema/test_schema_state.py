@@ -1,4 +1,4 @@
-"""The schema as a fold of DDL jobs: each action, the jobs that count, and the snapshot rows."""
+"""The schema as a fold of DDL jobs: each action, which jobs take effect, and the snapshot rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_table_is_found_by_id_and_by_name_in_any_case() -> None:
     assert db.id == 2
 
 
-def test_apply_leaves_the_former_state_alone() -> None:
+def test_apply_does_not_change_the_former_state() -> None:
     state = start()
     after = state.apply(job(Action.DROP_TABLE, 4, table_id=10), 44)
     assert state.table(10) is not None
@@ -93,12 +93,12 @@ def test_rename_tables_takes_the_target_database_from_the_text() -> None:
     second = job(Action.CREATE_TABLE, 4, info=table_info(20, "u", T["cols"]))
     infos = [table_info(10, "x", T["cols"]), table_info(20, "t", T["cols"])]
     text = "RENAME TABLE t TO `other` . x, test.u TO t"
-    # The job's own schema name is no help: it may be any of them.
+    # The job's schema name does not help, because it may be any of them.
     rename = job(Action.RENAME_TABLES, 5, many=infos, query=text, info=infos[0], schema_name="other")
     assert names(start(second, rename)) == {"other.x": 10, "test.t": 20}
 
 
-def test_names_of_a_rename_with_odd_quotes() -> None:
+def test_rename_names_with_unusual_quotes() -> None:
     assert rename_pairs("rename table `a``b`.`c,d` to `TO`.x , e to `f`") == [
         (("a`b", "c,d"), ("TO", "x")),
         (("", "e"), ("", "f")),
@@ -110,7 +110,7 @@ def partitioned(table_id: int, *parts: int) -> dict[str, object]:
     return table_info(table_id, "p", T["cols"], partition={"definitions": definitions})
 
 
-def test_exchange_partition_gives_the_plain_table_the_partitions_id() -> None:  # tidb-binlog 1.14 point 5
+def test_exchange_partition_swaps_ids() -> None:  # tidb-binlog 1.14 point 5
     state = start(
         job(Action.CREATE_TABLE, 4, info=partitioned(30, 31, 32)),
         job(Action.EXCHANGE_PARTITION, 5, info=partitioned(30, 31, 10), table_id=10),
@@ -120,8 +120,8 @@ def test_exchange_partition_gives_the_plain_table_the_partitions_id() -> None:  
     assert names(back) == {"test.p": 30, "test.t": 10}
 
 
-def test_an_id_that_exchange_partition_gave_back_means_no_other_table_once_it_is_gone() -> None:
-    # Capture zones, table Tausch: rows behind its TRUNCATE went to the partitioned table.
+def test_id_returned_by_exchange_partition_has_no_alias_after_a_drop() -> None:
+    # Capture zones, table Tausch: rows after its TRUNCATE went to the partitioned table.
     state = start(
         job(Action.CREATE_TABLE, 4, info=partitioned(30, 31, 32)),
         job(Action.EXCHANGE_PARTITION, 5, info=partitioned(30, 31, 10), table_id=10),
@@ -133,13 +133,13 @@ def test_an_id_that_exchange_partition_gave_back_means_no_other_table_once_it_is
     assert emptied.is_gone(10)
 
 
-def test_partition_by_gives_a_new_id_and_late_changes_on_the_old_one_mean_the_new() -> None:  # 1.14 point 6
+def test_partition_by_redirects_late_changes_to_the_new_id() -> None:  # 1.14 point 6
     state = start(job(Action.PARTITION_BY, 4, info=table_info(40, "t", T["cols"]), table_id=10))
     assert names(state) == {"test.t": 40}
     assert state.table(10) is state.table(40)
 
 
-def test_create_tables_adds_each_but_tidbs_own() -> None:
+def test_create_tables_adds_all_but_tidbs_system_tables() -> None:
     infos = [table_info(50, "a", T["cols"]), table_info(2**48 - 5, "sys", T["cols"])]
     assert names(start(job(Action.CREATE_TABLES, 4, many=infos))) == {"test.t": 10, "test.a": 50}
 
@@ -152,7 +152,7 @@ def test_a_drop_of_two_tables_is_two_jobs_with_one_text() -> None:  # R-28, tidb
     assert names(first.apply(job(Action.DROP_TABLE, 6, table_id=10, query=text))) == {}
 
 
-def test_a_state_travels_to_another_process() -> None:
+def test_state_can_be_pickled() -> None:
     state = pickle.loads(pickle.dumps(start()))
     assert list(state.to_rows()) == list(start().to_rows())
     assert state.find("test", "t") is state.table(10)
@@ -166,7 +166,7 @@ def test_dropping_a_database_drops_its_tables() -> None:
 
 
 @pytest.mark.parametrize("args", [[{"RecoverTabsInfo": [{"TableInfo": T}]}, 1], [{"RecoverTabsInfo": None}, 1]])
-def test_a_flashed_back_database_has_its_tables_again(args: list[object]) -> None:
+def test_flashback_database_restores_its_tables(args: list[object]) -> None:
     drop = job(Action.DROP_SCHEMA, 4, db=db_info(2, "test"))
     back = job(Action.RECOVER_SCHEMA, 5, db=db_info(2, "again"), raw_args=args)
     state = start(drop, back)
@@ -188,7 +188,7 @@ def test_a_replaced_view_loses_its_old_id() -> None:
 
 
 @pytest.mark.parametrize("state", [s for s in JobState if s not in (JobState.DONE, JobState.SYNCED)])
-def test_a_job_that_did_not_end_well_changes_nothing(state: JobState) -> None:  # S0-61
+def test_unsuccessful_job_changes_nothing(state: JobState) -> None:  # S0-61
     before = start()
     after = before.apply(job(Action.DROP_TABLE, 4, table_id=10, state=int(state)))
     assert after.table(10) is before.table(10)
@@ -201,13 +201,13 @@ def test_a_job_without_version_or_already_applied_changes_nothing() -> None:
         assert state.apply(job(Action.DROP_TABLE, version, table_id=10)).table(10) is not None
 
 
-def test_unsupported_actions_move_only_the_version() -> None:
+def test_unsupported_actions_change_only_the_version() -> None:
     state = start().apply(job(Action.CREATE_PLACEMENT, 4))
     assert state.version == 4
     assert names(state) == {"test.t": 10}
 
 
-def test_jobs_without_definitions_stop() -> None:
+def test_jobs_without_definitions_are_refused() -> None:
     with pytest.raises(SchemaError, match=r"add column\) lacks TableInfo.*job_id=1004"):
         start(job(Action.ADD_COLUMN, 4))
     with pytest.raises(SchemaError, match="unknown kind 99"):
@@ -217,7 +217,7 @@ def test_jobs_without_definitions_stop() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"id":1,"type":"x","state":6,"schema_id":1,"table_id":1}'])
-def test_a_job_that_cannot_be_read_is_an_error(text: str) -> None:
+def test_unreadable_job_is_an_error(text: str) -> None:
     with pytest.raises(SchemaError, match="cannot be read"):
         DdlJob.parse(text)
 
@@ -253,7 +253,7 @@ def test_snapshots_of_a_shuffled_history_at_five_moments() -> None:  # S0-61
 
 
 @pytest.mark.parametrize("name", ["bank", "keys", "shard", "sysbench_like"])
-def test_the_fold_of_a_capture_has_the_tables_upstream_shows(name: str) -> None:
+def test_fold_of_a_capture_has_the_source_tables(name: str) -> None:
     capture = Capture(CAPTURES / name)
     state = SchemaState().fold((0, DdlJob.parse(text)) for text in capture.job_texts())
     last = [s for s in capture.states() if s.tables is not None][-1]
@@ -261,7 +261,7 @@ def test_the_fold_of_a_capture_has_the_tables_upstream_shows(name: str) -> None:
     assert {(t.db, t.name) for t in state.tables() if t.db in set(last.databases or ())} == shown
 
 
-def test_rows_of_a_snapshot_give_the_state_back() -> None:
+def test_snapshot_rows_restore_the_state() -> None:
     state = start(
         job(Action.CREATE_TABLE, 4, info=partitioned(30, 31, 32)),
         job(Action.EXCHANGE_PARTITION, 5, info=partitioned(30, 31, 10), table_id=10),
@@ -278,13 +278,13 @@ def test_rows_of_a_snapshot_give_the_state_back() -> None:
 @pytest.mark.parametrize(
     "rows", [[], [("state", 0, "x")], [("state", 0, "1")], [("moon", 1, "{}"), ("state", 0, "{}")]]
 )
-def test_a_snapshot_that_is_not_whole_is_an_error(rows: list[tuple[str, int, str]]) -> None:
+def test_incomplete_snapshot_is_an_error(rows: list[tuple[str, int, str]]) -> None:
     with pytest.raises(SchemaError, match="schema snapshot"):
         SchemaState.from_rows(rows)
 
 
 @pytest.mark.long
-def test_memory_is_that_of_the_live_tables() -> None:  # S0-60, S0-61
+def test_memory_depends_only_on_live_tables() -> None:  # S0-60, S0-61
     def endless(count: int) -> object:
         yield 1, job(Action.CREATE_SCHEMA, 1, db=db_info(2, "test"))
         for version in range(2, count):

@@ -1,4 +1,4 @@
-"""Segments of a window: which DDL binlogs open one, and which schema a commit_ts finds."""
+"""Segments of a window: which DDL binlogs open a segment, and which schema belongs to a commit_ts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_ddl_without_its_job_is_an_error() -> None:  # R-19, R-20
         WindowSchemas(base(), [ddl(100, None)])
 
 
-def test_an_unknown_table_is_an_error_that_names_the_ways_on() -> None:
+def test_unknown_table_error_contains_a_hint() -> None:
     with pytest.raises(SchemaError, match=r"table_id=11 commit_ts=5.*ignore-txn-commit-ts"):
         raise unknown_table(11, 5)
 
@@ -84,12 +84,12 @@ def test_a_query_that_only_looks_like_setval() -> None:
 
 
 def clauses(*times: tuple[int, int]) -> dict[str, object]:
-    """The part of a job that tells (real_start_ts, snapshot_ver) of each of its clauses."""
+    """The part of a job that contains (real_start_ts, snapshot_ver) of each of its clauses."""
     subs = [{"type": 5, "real_start_ts": began, "snapshot_ver": copied} for began, copied in times]
     return {"multi_schema_info": {"sub_jobs": subs}}
 
 
-def test_a_row_that_may_have_seen_a_ddl_is_in_its_segment() -> None:  # multi-schema change, captures `ddl`, `zones`
+def test_row_that_may_have_seen_a_ddl_is_in_its_segment() -> None:  # multi-schema change, captures `ddl`, `zones`
     both = job(Action.MULTI_SCHEMA_CHANGE, 5, info=WIDE, start_ts=50, real_start_ts=60, **clauses((60, 0), (90, 0)))
     gone = job(Action.DROP_COLUMN, 8, info=NARROW, start_ts=150, real_start_ts=165)
     schemas = WindowSchemas(base(), [ddl(100, both), ddl(200, gone)])
@@ -114,9 +114,7 @@ def test_a_row_that_may_have_seen_a_ddl_is_in_its_segment() -> None:  # multi-sc
         (Action.DROP_TABLE, {}, 200),
     ],
 )
-def test_a_ddl_is_placed_at_the_first_ts_at_which_rows_may_have_seen_it(
-    action: Action, more: dict[str, object], since: int
-) -> None:
+def test_ddl_is_placed_at_the_first_ts_visible_to_rows(action: Action, more: dict[str, object], since: int) -> None:
     found = job(action, 8, info=KEYED, start_ts=100, real_start_ts=110, **more)
     assert effective_from(found, 200) == since
     assert [one.since_above(120) for one in sort_ddls(120, [ddl(200, found)])] == [max(since, 121)]
@@ -124,16 +122,16 @@ def test_a_ddl_is_placed_at_the_first_ts_at_which_rows_may_have_seen_it(
 
 
 @pytest.mark.parametrize("action", [Action.REORGANIZE_PARTITION, Action.PARTITION_BY, Action.REMOVE_PARTITIONING])
-def test_a_ddl_that_logs_changes_twice_is_at_its_first_step_without_a_key(action: Action) -> None:
+def test_ddl_that_logs_twice_is_placed_at_its_first_step(action: Action) -> None:
     found = job(action, 8, info=NARROW, start_ts=100, real_start_ts=110, snapshot_ver=140)
     assert effective_from(found, 200) == 110
-    # One that was taken back did so as well; one that never took a step did not.
+    # A job that was rolled back logged twice too; one that never took a step did not.
     assert effective_from(replace(found, state=3), 200) == 110
     assert effective_from(replace(found, state=3, schema_version=0), 200) == 200
     assert effective_from(replace(found, state=3, table_info=None), 200) == 200
 
 
-def test_a_rolled_back_or_foreign_ddl_in_the_gap_keeps_the_segments_sorted() -> None:  # issue 13 point 4
+def test_rolled_back_or_foreign_ddl_keeps_segments_sorted() -> None:  # issue 13 point 4
     other = table_info(20, "o", [column(1, "id")])
     begun = base().apply(job(Action.CREATE_TABLE, 3, info=other, schema_id=2))
     ahead = job(Action.MULTI_SCHEMA_CHANGE, 9, info=WIDE, real_start_ts=60)
