@@ -34,7 +34,7 @@ from binlake.lake.lock import lake_lock
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.postgres import Postgres
 
-pytestmark = [pytest.mark.mariadb, pytest.mark.airflow, pytest.mark.e2e]
+pytestmark = [pytest.mark.mariadb, pytest.mark.airflow, pytest.mark.e2e, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,6 @@ def test_nobody_triggers_without_a_login_and_the_right(world: World) -> None:  #
     assert world.client.runs("orders") == []
 
 
-@pytest.mark.soak
 def test_a_blocked_run_holds_no_worker_is_cancelled_cleared_and_goes_on(world: World) -> None:
     # C-04 U-01 R-35 R-46: the trigger is in the real triggerer.
     # S3-12: with PD there nothing is recovered, whatever the checkpoint says, and nothing is written.
@@ -159,7 +158,6 @@ def test_an_audit_is_a_form_and_its_answer_a_page(world: World) -> None:  # C-07
     assert world.lineage("demo.audit.audit") == ({f"{world.folder}/past/lake/demo/mutation"}, {})
 
 
-@pytest.mark.soak
 def test_a_backfill_of_dates_waits_for_the_lease_beside_the_schedule_and_repairs_what_verify_found(
     world: World, mariadb: MariaDb
 ) -> None:  # C-05 C-06 R-02 S3-10 S3-11 S3-12

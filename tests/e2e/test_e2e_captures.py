@@ -15,7 +15,7 @@ from support.mariadb import MariaDb
 from binlake.compare.capture import Capture
 from deploy.local.captures import run_capture
 
-pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
+pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e, pytest.mark.soak]
 
 CAPTURES = Path(__file__).parent.parent / "captures"
 
@@ -30,8 +30,7 @@ CASES = {
 }
 
 
-# `make soak` and `make captures` take the others: each costs CI half a minute.
-@pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.soak) for name in list(CASES)[:2]), "txn"])
+@pytest.mark.parametrize("name", CASES)
 def test_a_capture_is_equal_behind_windows(
     name: str, empty_mariadb: MariaDb, spark: SparkSession, tmp_path: Path
 ) -> None:  # S0-22 S0-55 S0-60 S0-64 S1-04 R-07 R-08 R-13

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from ddlrun import SHAPE, DdlModel, DdlShape
 from modelerrors import Wrong
+from support.examples import spread
 
 from binlake.dialect import clauses, mapping
 from binlake.dialect.conversions import Alter
@@ -164,7 +165,7 @@ RULES: dict[str, tuple[Broken, DdlShape, int]] = {
 """Each by the number of the fault that the rule prevents; `first`: a seed from which it is found soon."""
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", spread(list(RULES), least=6))
 def test_the_model_finds_each_broken_rule_of_ddl(
     ddl_model: DdlModel, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

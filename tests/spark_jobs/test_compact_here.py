@@ -58,7 +58,7 @@ def _changes(ctx: StageContext) -> list[str]:
 @pytest.mark.parametrize(
     ("target", "config"),
     [
-        ({"mode": "atomic"}, {}),
+        pytest.param({"mode": "atomic"}, {}, marks=pytest.mark.soak),
         pytest.param({"mode": "parallel", "impossible-changes": "last"}, {}, marks=pytest.mark.soak),
         ({"mode": "auto"}, {"routes": ROUTES}),
         pytest.param({"mode": "ordered"}, {}, marks=pytest.mark.soak),

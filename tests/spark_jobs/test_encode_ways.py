@@ -71,7 +71,8 @@ def manifest_of(ctx: StageContext, name: str) -> EncodeManifest:
 
 # S2-02, S2-48
 @pytest.mark.spark
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [1, 2])
 def test_driver_and_tasks_make_the_same_messages(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -42,7 +42,8 @@ def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     return spark.createDataFrame(rows).repartition(3)
 
 
-@pytest.mark.parametrize("routed", [pytest.param(False, marks=pytest.mark.soak), True])
+@pytest.mark.soak
+@pytest.mark.parametrize("routed", [False, True])
 def test_net_changes_of_workers_equal_the_reference_on_random_rows(
     spark: SparkSession, drawn: Drawn, routed: bool
 ) -> None:

@@ -35,6 +35,7 @@ def statements(changed: Rows) -> pa.Table:
     )
 
 
+@pytest.mark.soak
 def test_batches_are_the_same_in_driver_and_workers(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R-18 R-62

@@ -4,6 +4,7 @@ test-quick`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,3 +26,11 @@ def examples(asked: int, least: int = 5) -> int:
 def seeds(asked: int) -> list[Any]:
     """Parameters of a test with its own random generator: its seeds, at least two."""
     return [pytest.param(seed, marks=pytest.mark.drawn) for seed in range(examples(asked, least=2))]
+
+
+def spread(cases: Sequence[Any], least: int) -> list[Any]:
+    """Parameters of a test: this run's share of `cases`, evenly spread over them, but at least `least`."""
+    count = examples(len(cases), least)
+    chosen = [cases[n * len(cases) // count] for n in range(count)]
+    return [pytest.param(*case, marks=pytest.mark.drawn) if isinstance(case, tuple)
+            else pytest.param(case, marks=pytest.mark.drawn) for case in chosen]  # fmt: skip
