@@ -91,8 +91,9 @@ def test_columns_that_the_target_already_has_are_left_out_of_a_statement() -> No
     columns = [integer("id"), text("name"), integer("a", default="1"), text("c", 9, not_null=True, default="x")]
     alter(w, "s2", "t_2", "ALTER TABLE t_2 ADD COLUMN a INT DEFAULT 1, ADD COLUMN c VARCHAR(9) NOT NULL DEFAULT 'x'",
           *columns)  # fmt: skip
-    assert list_statements(w)[1] == ("ALTER TABLE `all`.`t` ADD COLUMN `c` varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-                          " NOT NULL DEFAULT 'x'")  # fmt: skip
+    assert list_statements(w)[1] == (
+        "ALTER TABLE `all`.`t` ADD COLUMN `c` varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT 'x'"
+    )
 
 
 @pytest.mark.parametrize(
