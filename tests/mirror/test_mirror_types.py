@@ -87,7 +87,7 @@ def test_rows_with_unsupported_values_are_read_back_whole(keyed: TableDef) -> No
 
 
 @pytest.fixture
-def make_keyed_table() -> TableDef:
+def keyed() -> TableDef:
     from support.tidb_json import INT_PK, table_def, table_info
 
     columns = [column(1, "id", flag=INT_PK), column(2, "day", t.DATE)]
