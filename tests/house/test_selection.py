@@ -66,7 +66,9 @@ def test_files_that_share_an_expensive_resource_run_in_one_process() -> None:
     assert scope_of("tests/rules/test_routes.py::test_one") == "tests/rules/test_routes.py"
     names = [begin.partition("::") for begin in (*TOGETHER, *ALONE)]
     assert [path for path, _, name in names if not (ROOT / path).exists() or name not in _text_of(ROOT / path)] == []
-    of_landing = "tests/e2e/test_e2e_landing.py::test_a_window_ends_at_its_bytes_and_the_next_goes_on_behind_it[0-9]"
+    of_landing = (
+        "tests/e2e/test_e2e_landing.py::test_window_ends_at_its_size_limit_and_the_next_continues_after_it[0-9]"
+    )
     assert scope_of(of_landing) == scope_of("tests/spark_jobs/test_audit.py::test_one") == "spark"
 
 
