@@ -1,4 +1,4 @@
-"""What `make bench` writes is what a TiDB would write: each transaction finds the row that the one before left."""
+"""`make bench` writes what a TiDB would write: each transaction finds the row that the previous one left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = dict[str, str]
 
 
 @pytest.mark.parametrize("name", list(LOADS))
-def test_rows_follow_each_other_to_the_expected_ones(name: str) -> None:
+def test_consecutive_changes_lead_to_the_expected_rows(name: str) -> None:
     bulk, binlog, jobs = cost_per_row.make_landed(LOADS[name].scaled(0.03), whole=True)
     schemas = WindowSchemas(SchemaState().fold(enumerate(jobs)), [])
     batches = binlog.select(["payload", "commit_ts", "start_ts"]).to_batches()
@@ -40,7 +40,7 @@ def test_rows_follow_each_other_to_the_expected_ones(name: str) -> None:
         assert lines
 
 
-def test_the_status_port_knows_what_became_of_a_transaction() -> None:
+def test_status_port_knows_the_outcome_of_a_transaction() -> None:
     known = Known()
     known.begin(100, 10)
     known.end(200)

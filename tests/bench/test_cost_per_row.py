@@ -1,4 +1,4 @@
-"""The CPU of each step of a row's way stays below one and a half times what was recorded (DESIGN 7: the budget)."""
+"""The CPU of each step of a row's processing stays below 1.5 times the recorded figure (DESIGN 7: the budget)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import cost_per_row
 import pytest
 from cost_per_row import Step, most_of, read_recorded
 
-# A busy machine can make the cheapest of many repeats dear: not part of what every change waits for.
+# On a busy machine even the best of many repeats can be slow, so this is not a part of every change's tests.
 pytestmark = [pytest.mark.long, pytest.mark.soak]
 
 TRIES = 3
-"""Where others use the same processor, the best of more repeats is nearer to the truth."""
+"""If others use the same processor, the best of more repeats is closer to the truth."""
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,12 @@ def test_every_step_is_recorded(steps: dict[str, Step]) -> None:
 
 
 @pytest.mark.parametrize("name", list(read_recorded()))
-def test_a_step_costs_what_was_recorded(steps: dict[str, Step], name: str) -> None:
+def test_step_costs_no_more_than_recorded(steps: dict[str, Step], name: str) -> None:
     assert not costs_too_much(steps[name]), "find out why; if it must be so, run `make bench-record`"
 
 
-def test_a_step_that_does_its_work_three_times_is_noticed(steps: dict[str, Step]) -> None:
-    # Twice the work is half a limit above it, which a figure recorded on a busy machine may hide.
+def test_step_that_does_its_work_three_times_is_detected(steps: dict[str, Step]) -> None:
+    # Twice the work exceeds the limit only by a third, which a figure recorded on a busy machine may hide.
     by_cost = sorted(steps.values(), key=lambda one: read_recorded()[one.name])
     step = by_cost[len(by_cost) // 2]
 

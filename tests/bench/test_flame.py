@@ -1,4 +1,4 @@
-"""What `make flame` makes of py-spy's stacks: each with its stage, waiting left out, this machine's paths too."""
+"""`make flame` processes py-spy's stacks: each is assigned to its stage, without waiting and without local paths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RAW = "\n".join(
 )
 
 
-def test_a_stack_goes_to_its_stage_from_the_stage_up() -> None:
+def test_stack_is_assigned_to_its_stage_and_starts_there() -> None:
     stages = flame.split_by_stage(RAW)
     assert set(stages) == {"land", "plan", "threads"}
     top = ("run (spark_jobs/land/stage.py)", "digest (binlake/lake/rowhash.py)", "arrow::Take (pyarrow/libarrow)")
@@ -29,13 +29,13 @@ def test_a_stack_goes_to_its_stage_from_the_stage_up() -> None:
     assert next(iter(stages["threads"]))[0] == "thread pull"
 
 
-def test_the_first_frames_are_the_projects_own_with_their_native_leaf() -> None:
+def test_first_frames_are_the_projects_own_with_their_native_leaf() -> None:
     [(frame, share)] = flame.first_frames(flame.split_by_stage(RAW)["land"])
     assert frame == "digest (binlake/lake/rowhash.py) > arrow::Take (pyarrow/libarrow)"
     assert share == 1.0
 
 
-def test_a_template_name_is_shortened_to_its_last_parts() -> None:
+def test_template_name_is_shortened_to_its_last_parts() -> None:
     leaf = "arrow::Visitor<arrow::Binary, void>::Visit<Kernel<arrow::Binary>::Do(int)::{lambda(long)#1}>(Span const&)"
     stacks = flame.split_by_stage(
         f"{LAND % 1};keys (binlake/x.py:1);{leaf} (/x/site-packages/pyarrow/libarrow.so.2100) 1"
@@ -44,7 +44,7 @@ def test_a_template_name_is_shortened_to_its_last_parts() -> None:
     assert frame == "keys (binlake/x.py) > Visitor::Visit (pyarrow/libarrow)"
 
 
-def test_the_picture_shows_each_frame_as_wide_as_its_samples() -> None:
+def test_picture_shows_each_frame_as_wide_as_its_samples() -> None:
     stacks = flame.split_by_stage(RAW)["land"]
     stacks[("run (spark_jobs/land/stage.py)", "<lambda> (binlake/tso.py)")] = 8
     found = ET.fromstring(flame.draw_picture("land", stacks))
@@ -54,7 +54,7 @@ def test_the_picture_shows_each_frame_as_wide_as_its_samples() -> None:
     assert len(widths) == 5
 
 
-def test_a_file_of_stacks_reads_back() -> None:
+def test_file_of_stacks_is_read_back() -> None:
     stacks = flame.split_by_stage(RAW)["plan"]
     text = "".join(f"{';'.join(stack)} {count}\n" for stack, count in stacks.items())
     assert flame.fold_text(text) == stacks

@@ -1,4 +1,4 @@
-"""`make bench` compares the target with what was drawn row by row: one missing, changed or left over fails it."""
+"""`make bench` compares the target row by row with what was generated: one missing, changed or extra row fails it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Line = tuple[int, int, str, str]
 
 
 class Shown:
-    """A target that shows these rows of each table."""
+    """A target that returns these rows for each table."""
 
     def __init__(self, tables: list[list[Line]]) -> None:
         self._tables = iter(tables)
@@ -37,25 +37,25 @@ class Shown:
         return next(self._rows, None)
 
 
-def written() -> tuple[Writer, list[list[Line]]]:
+def write_rows() -> tuple[Writer, list[list[Line]]]:
     writer = Writer(LOADS["c"].scaled(0.001))
     writer.block(writer.load.setup(), 0, writer.load.rows)
     return writer, [list(writer.lines(number)) for number in range(writer.load.tables)]
 
 
-def found(writer: Writer, tables: list[list[Line]]) -> list[str]:
+def find_differences(writer: Writer, tables: list[list[Line]]) -> list[str]:
     return check_rows(cast(MariaDb, Shown(tables)), writer)
 
 
-def test_the_rows_that_were_drawn_are_right() -> None:
-    writer, tables = written()
-    assert found(writer, tables) == []
+def test_generated_rows_are_correct() -> None:
+    writer, tables = write_rows()
+    assert find_differences(writer, tables) == []
     assert sum(map(len, tables)) == writer.load.rows * writer.load.tables
 
 
 @pytest.mark.parametrize("fault", ["missing", "changed", "left over", "exchanged"])
 def test_each_fault_is_found(fault: str) -> None:
-    writer, tables = written()
+    writer, tables = write_rows()
     rows = tables[2]
     first, second = rows[3], rows[4]
     if fault == "missing":
@@ -64,7 +64,7 @@ def test_each_fault_is_found(fault: str) -> None:
         rows[3] = (*first[:3], first[3][:-1] + "x")
     elif fault == "left over":
         rows.append((rows[-1][0] + 1, *first[1:]))
-    else:  # equal sums of checksums over the columns, and yet wrong
+    else:  # the sums of checksums over the columns are equal, but the rows are wrong
         rows[3], rows[4] = (first[0], *second[1:]), (second[0], *first[1:])
-    [told] = found(writer, tables)
+    [told] = find_differences(writer, tables)
     assert told.startswith(f"sbtest3: {2 if fault == 'exchanged' else 1} rows")

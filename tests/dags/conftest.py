@@ -43,7 +43,7 @@ def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     monkeypatch.setenv("AIRFLOW_CONN_CONNECT", json.dumps({"conn_type": "spark_connect", "host": "h", "port": 1}))
     monkeypatch.setattr(sparkconnect, "require_spark", lambda _url: "h:1")
-    # Nobody here takes a task for lost that is back at once.
+    # A rescheduled task would otherwise count as lost, so the trigger looks more often.
     monkeypatch.setattr(waiting, "_LOOK_S", 0.05)
     monkeypatch.setattr(base, "command_of", lambda _module: (sys.executable, scripted_job.__file__))
 
@@ -66,13 +66,13 @@ def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner
 
 @pytest.fixture(scope="session")
 def good_runs() -> list[Run]:
-    """The one run of a good window, once a test has asked for it."""
+    """Holds the one run of a good window after a test has asked for it."""
     return []
 
 
 @pytest.fixture
 def good_run(good_runs: list[Run], run: Runner) -> Run:
-    """The run of a good window; several tests read the same one."""
+    """The run of a good window, shared by several tests."""
     if not good_runs:
         good_runs.append(run(good_window()))
     return good_runs[0]

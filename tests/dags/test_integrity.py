@@ -37,7 +37,7 @@ def ids(*names: str) -> set[str]:
     return {name if kind == "sync" else f"{name}.{kind}" for name in names for kind in KINDS}
 
 
-def test_each_replication_file_gives_its_windows_and_the_dags_beside_them(folder: Path) -> None:
+def test_each_replication_file_gives_its_sync_and_side_dags(folder: Path) -> None:
     write_replication(folder, "orders")
     write_replication(folder, "stock")
     (folder / "notes.toml.example").write_text("not = [valid")
@@ -47,13 +47,13 @@ def test_each_replication_file_gives_its_windows_and_the_dags_beside_them(folder
     assert {dag.relative_fileloc for dag in found.dags.values()} == {"binlake_replications.py"}
 
 
-def test_an_empty_folder_gives_no_dag_and_no_error(folder: Path) -> None:
+def test_empty_folder_gives_no_dag_and_no_error(folder: Path) -> None:
     assert list(folder.iterdir()) == []
     found = bag()
     assert (found.import_errors, found.dags) == ({}, {})
 
 
-def test_a_broken_file_is_one_clear_import_error_and_hides_no_other(folder: Path) -> None:
+def test_broken_file_is_one_clear_import_error_and_hides_no_other(folder: Path) -> None:
     write_replication(folder, "orders")
     write_replication(folder, "typo", window="max-second = 5")
     write_replication(folder, "timing", airflow='schedule = "now and then"')
@@ -62,13 +62,13 @@ def test_a_broken_file_is_one_clear_import_error_and_hides_no_other(folder: Path
     assert set(found.dags) == ids("orders")
     assert list(found.import_errors) == ["binlake_broken.py"]
     text = found.import_errors["binlake_broken.py"]
-    # What, where, hint: the last lines, after Airflow's own.
+    # Airflow's own lines come first; the last lines say what, where, and the hint.
     for part in ("unknown key `window.max-second`", "typo.toml", "max-seconds", "timing.toml", "torn.toml"):
         assert part in text
     assert "orders.toml" not in text
 
 
-def test_two_files_of_one_name_are_both_refused(folder: Path) -> None:
+def test_two_files_with_one_name_are_both_refused(folder: Path) -> None:
     path = write_replication(folder, "orders")
     (folder / "copy.toml").write_text(path.read_text())
     found = bag()
@@ -76,12 +76,12 @@ def test_two_files_of_one_name_are_both_refused(folder: Path) -> None:
     assert "another file has the same replication name" in found.import_errors["binlake_broken.py"]
 
 
-def test_tasks_are_the_stages_wired_as_the_pipeline_says(folder: Path) -> None:
+def test_tasks_are_the_stages_in_the_pipelines_order(folder: Path) -> None:
     dag = build_dag(write_replication(folder, "orders"))
     stages = {stage.name: set(stage.after) for stage in stages_for(sql=True, mirror=True)}
     assert wiring(dag) == {**stages, RECOVER: {"plan"}}
     assert set(dag.task_group.children) == {"lake", "sql_sink", "mirrors", RECOVER}
-    # Sinks stand side by side (invariant 12): the mirror waits for nothing of the SQL sink, nor the other way round.
+    # Sinks are independent (invariant 12): neither the mirror nor the SQL sink waits for the other.
     assert not dag.get_task("mirror").get_flat_relative_ids(upstream=False)
     assert "mirror" not in dag.get_task("finalize").get_flat_relative_ids(upstream=True)
 
@@ -102,27 +102,27 @@ def test_sinks_that_are_not_configured_have_no_tasks(
     assert {task.task_id for task in dag.tasks if not task.downstream_task_ids} == last
 
 
-def test_the_fused_layout_is_one_task(folder: Path) -> None:
+def test_fused_layout_is_one_task(folder: Path) -> None:
     dag = build_dag(write_replication(folder, "orders", airflow='layout = "fused"\nengine = "connect"'))
     assert wiring(dag) == {"window": set(), RECOVER: {"window"}}
     assert type(dag.get_task("window")) is ConnectStageOperator
 
 
 @pytest.mark.parametrize(("engine", "cls"), [("submit", SubmitStageOperator), ("connect", ConnectStageOperator)])
-def test_the_engine_chooses_the_operator(folder: Path, engine: str, cls: type) -> None:
+def test_engine_chooses_the_operator(folder: Path, engine: str, cls: type) -> None:
     dag = build_dag(write_replication(folder, "orders", airflow=f'engine = "{engine}"\nspark-conn-id = "mine"'))
     assert {type(task) for task in dag.tasks if isinstance(task, StageOperator)} == {cls}
     assert {task.spark_conn_id for task in dag.tasks} == {"mine"}
 
 
-def test_runs_never_overlap_and_the_past_is_not_caught_up(folder: Path) -> None:
+def test_runs_never_overlap_and_there_is_no_catchup(folder: Path) -> None:
     dag = build_dag(write_replication(folder, "orders", airflow='schedule = "every 10s"\nretries = 4'))
     assert (dag.max_active_runs, dag.catchup) == (1, False)
     assert dag.timetable.delta.total_seconds() == 10
     assert {task.retries for task in dag.tasks} == {4}
 
 
-def test_people_find_their_way(folder: Path) -> None:
+def test_dags_have_descriptions_links_and_labels(folder: Path) -> None:
     own = 'owner = "payments"\ntags = "gold, night"\npool = "lake"'
     dags = build_dags(write_replication(folder, "orders", airflow=own))
     for kind, dag in zip(KINDS, sorted(dags.values(), key=lambda dag: KINDS.index(_kind(dag))), strict=True):
@@ -146,13 +146,13 @@ def _kind(dag: DAG) -> str:
     return dag.dag_id.partition(".")[2] or "sync"
 
 
-def test_a_replication_without_a_target_has_nothing_to_recover(folder: Path) -> None:
+def test_replication_without_a_target_has_no_recover_task(folder: Path) -> None:
     dags = build_dags(write_replication(folder, "orders", target=None))
     assert set(dags) == ids("orders") - {"orders.recover", "orders.verify"}
 
 
 @pytest.mark.parametrize("name", ["../up", "Orders", "a b", "a.backfill", "{{ 1 }}", "x;rm", "", "ä", "a" * 64])
-def test_a_name_with_hostile_characters_is_refused(folder: Path, name: str) -> None:
+def test_name_with_hostile_characters_is_refused(folder: Path, name: str) -> None:
     path = write_replication(folder, "orders")
     path.write_text(path.read_text().replace('name = "orders"', f'name = "{name}"'))
     built = build_all()
@@ -164,12 +164,12 @@ def test_a_name_with_hostile_characters_is_refused(folder: Path, name: str) -> N
     ("error", "action"), [(Permanent, "fail"), (TargetRefused, "fail"), (IncompleteWindow, "retry"),
                           (UnknownOutcome, "retry"), (OSError, "default")]
 )  # fmt: skip
-def test_only_what_waiting_helps_is_tried_again(folder: Path, error: type[Exception], action: str) -> None:
+def test_only_retryable_tasks_have_retries(folder: Path, error: type[Exception], action: str) -> None:
     for task in build_dag(write_replication(folder, "orders")).tasks:
         assert task.retry_policy.evaluate(error("x"), 1, 2).action.value == action
 
 
-def test_a_timestamp_param_is_a_string_or_nothing(folder: Path) -> None:
+def test_timestamp_param_is_a_string_or_empty(folder: Path) -> None:
     params = build_dag(write_replication(folder, "orders")).params
     assert set(params) == {"start_ts", "stop_ts"}
     for name in params:
@@ -184,15 +184,15 @@ def test_a_timestamp_param_is_a_string_or_nothing(folder: Path) -> None:
      ("2026-11-21 10:00:00.123+02:00", True), ("-1", False), ("1e17", False), ("now", False), (" 1", False),
      ("0x10", False), ("470583292723200001\n", False), ("--hi", False)],
 )  # fmt: skip
-def test_a_moment_is_a_commit_ts_or_a_time(text: str, good: bool) -> None:
-    # As a browser's form and the API check it: JSON schema's pattern is a search.
+def test_time_param_is_a_commit_ts_or_a_time(text: str, good: bool) -> None:
+    # Checked as a browser's form and the API do: a pattern of JSON schema need not match the whole text.
     found = re.search(MOMENT_PATTERN, text)
     assert bool(found and found.group() == text) is good
     assert not good or tso.parse(text) > 0
 
 
-def test_dates_are_backfilled_beside_the_windows_never_among_them(folder: Path) -> None:
-    # C-05: the sync knows its checkpoint, not dates; `backfill` has intervals and never runs by itself.
+def test_dates_are_backfilled_in_a_separate_dag(folder: Path) -> None:
+    # C-05: the sync follows its checkpoint, not dates; `backfill` has intervals and is never scheduled.
     dags = build_dags(write_replication(folder, "orders", airflow='schedule = "every 10s"'))
     assert "backfill" not in {str(kind.value) for kind in dags["orders"].allowed_run_types}
     copy = DagSerialization.from_dict(DagSerialization.to_dict(dags["orders.backfill"]))
@@ -208,8 +208,8 @@ def test_dates_are_backfilled_beside_the_windows_never_among_them(folder: Path) 
     assert never is None
 
 
-def test_side_dags_are_not_created_paused(folder: Path) -> None:
-    # A run that is triggered while its DAG is paused waits for ever; only the windows begin when somebody says so.
+def test_side_dags_are_created_unpaused(folder: Path) -> None:
+    # A run triggered while its DAG is paused would wait forever; only the windows start when an operator unpauses them.
     dags = build_dags(write_replication(folder, "orders", airflow='schedule = "every 10s"'))
     asked = {name: dag.is_paused_upon_creation for name, dag in dags.items()}
     assert asked.pop("orders") is None
@@ -224,14 +224,14 @@ def test_side_dags_are_not_created_paused(folder: Path) -> None:
      ('[airflow.backfill]\ninterval = "now"', "airflow.backfill.interval"),
      ('[airflow.on-failure]\nnotifier = "no path"', "airflow.on-failure.notifier")],
 )  # fmt: skip
-def test_a_mistake_in_any_of_them_is_reported_with_its_key(folder: Path, own: str, key: str) -> None:
+def test_configuration_error_in_any_file_names_its_key(folder: Path, own: str, key: str) -> None:
     path = write_replication(folder, "orders", airflow=f"retries = 1\n{own}")
     built = build_all()
     assert built.dags == {}
     assert key in str(built.broken[path])
 
 
-def test_a_dag_survives_the_scheduler_s_copy_and_holds_no_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dag_survives_serialisation_and_contains_no_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BINLAKE_TEST_UNSET_PASSWORD", "s3cret-of-the-target")
     own = """schedule = "every 10s"\ndeadline-s = 600\n[airflow.on-failure]\nnotifier = "json.dumps"
 kwargs = {token = "env:BINLAKE_TEST_UNSET_PASSWORD"}"""
@@ -258,7 +258,7 @@ print(*[name for name in ("pyspark", "delta", "deltalake", "grpc", "pyarrow", "p
 
 
 def test_parsing_is_quick_and_loads_nothing_heavy(folder: Path) -> None:
-    # R-45. Processor time, because other work on the machine must not fail the test.
+    # R-45. Measures processor time, because other work on the machine must not fail the test.
     for number in range(10):
         write_replication(folder, f"orders{number}")
     done = subprocess.run([sys.executable, "-c", _PARSE], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The DAGs beside the windows: which command a form becomes, and what is kept of its answer. Commands are scripted."""
+"""The side DAGs: which command a form becomes, and what is stored of its answer. Commands are scripted."""
 
 import json
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ def change(n: int) -> dict[str, Any]:
             "table": "item", "before": {"id": "7"}, "after": {"id": "7", "name": "<b>|"}}  # fmt: skip
 
 
-def test_an_audit_of_a_row(run: Runner) -> None:  # C-07
+def test_audit_of_a_row(run: Runner) -> None:  # C-07
     done = run({"audit": [printed([change(n) for n in range(MOST_ROWS + 5)])]},
                {"what": "row", "table": "shop.item", "key": ["7", "a b"], "at": HI}, ".audit")  # fmt: skip
     assert done.state == "success"
@@ -45,13 +45,13 @@ def test_an_audit_of_a_row(run: Runner) -> None:  # C-07
     assert kept["changes"][1]["commit_ts"] == str(int(LO) + 1)
     page = done.xcom("audit", "markdown")
     assert page.startswith('### row shop.item ["7", "a b"]: 100 changes')
-    # What is in a row is no markup.
+    # A row's values must not be interpreted as markup.
     assert "&lt;b>\\|" in page
     assert "85 more" in page
     assert done.note == 'row shop.item ["7", "a b"]: 100 changes'
 
 
-def test_an_audit_of_a_table_takes_a_time_for_a_commit_ts(run: Runner) -> None:
+def test_audit_of_a_table_converts_a_time_to_a_commit_ts(run: Runner) -> None:
     rows = {"as_of": HI, "time": "2026-11-20T00:00:00.000Z", "columns": ["id", "v"], "rows": [["1", None]]}
     done = run({"audit": [printed(rows)]},
                {"what": "table", "table": "shop.item", "at": "2026-11-20T00:00:00Z"}, ".audit")  # fmt: skip
@@ -60,7 +60,7 @@ def test_an_audit_of_a_table_takes_a_time_for_a_commit_ts(run: Runner) -> None:
     assert "| id | v |\n|---|---|\n| 1 | NULL |" in done.xcom("audit", "markdown")
 
 
-def test_an_audit_that_finds_nothing_is_an_answer(run: Runner) -> None:
+def test_audit_without_a_result_succeeds(run: Runner) -> None:
     done = run({"audit": [printed(None, status=3)]}, {"what": "transaction", "commit_ts": LO}, ".audit")
     assert (done.state, options(done)) == ("success", {"0": "transaction", "1": LO})
     assert done.note == f"transaction {LO}: nothing found"
@@ -68,7 +68,7 @@ def test_an_audit_that_finds_nothing_is_an_answer(run: Runner) -> None:
 
 @pytest.mark.parametrize("conf", [{"what": "row"}, {"what": "row", "table": "a.b"}, {"what": "table", "table": "a.b"},
                                   {"what": "transaction"}])  # fmt: skip
-def test_a_question_without_its_object_fails_at_once(run: Runner, conf: dict[str, Any]) -> None:
+def test_audit_without_an_object_fails_at_once(run: Runner, conf: dict[str, Any]) -> None:
     done = run({"audit": [printed([])]}, conf, ".audit")
     assert (done.state, done.calls) == ("failed", [])
 
@@ -78,7 +78,7 @@ def verified(state: str, **wrong: int) -> list[dict[str, Any]]:
     return answer("verify", HI, HI, state, detail=detail)["results"]
 
 
-def test_verify_fails_the_run_when_something_differs_and_says_what(run: Runner) -> None:
+def test_verify_fails_the_run_on_differences_and_shows_them(run: Runner) -> None:
     conf = {"tables": ["shop.item"], "sample": 0.5, "against": "source"}
     done = run({"verify": [printed(verified("equal"))]}, conf, ".verify")
     assert options(done) == {"--against": "source", "--sample": "0.5", "--run-id": done.run_id, "--wait": "30",
@@ -92,7 +92,7 @@ def test_verify_fails_the_run_when_something_differs_and_says_what(run: Runner) 
     assert "different, repaired" in str(fixed.note)
 
 
-def test_the_schedule_of_verify_takes_its_sample_from_the_configuration(run: Runner) -> None:
+def test_schedule_of_verify_takes_its_sample_from_the_configuration(run: Runner) -> None:
     own = "wait-s = 7\n[airflow.verify]\nsample = 0.25"
     done = run({"verify": [printed(verified("equal"))]}, None, ".verify", airflow=own)
     assert options(done)["--sample"] == "0.25"
@@ -120,8 +120,8 @@ RANGE = {"from": LO, "to": LOWERED}
      ({"mode": "emit", "feed": "a", "topic": "x_{schema}_{table}"},
       {"--feed": "a", "--topic": "x_{schema}_{table}", "--master": "local[1]"})],
 )  # fmt: skip
-def test_a_backfill_gets_its_range_from_the_form(run: Runner, conf: dict[str, Any], more: dict[str, str]) -> None:
-    # C-05: the run's id is the name of its progress, so that a cleared run goes on.
+def test_backfill_gets_its_range_from_the_form(run: Runner, conf: dict[str, Any], more: dict[str, str]) -> None:
+    # C-05: the run's id names its progress, so that a cleared run resumes.
     done = run({"backfill": [printed(answer("backfill", LO, LOWERED)["results"])]}, {**conf, **RANGE}, ".backfill")
     own = {"0": conf["mode"], "--from": LO, "--to": LOWERED, "--run-id": done.run_id}
     assert options(done) == {**own, **more}
@@ -130,13 +130,13 @@ def test_a_backfill_gets_its_range_from_the_form(run: Runner, conf: dict[str, An
     assert done.note.startswith(f"{conf['mode']} ({LO} = 2026-11-20T00:00:00.000Z, {LOWERED} = ")
 
 
-def test_a_backfill_of_one_transaction_is_one_of_its_range(run: Runner) -> None:  # U-12
+def test_backfill_of_one_transaction_names_its_commit_ts(run: Runner) -> None:  # U-12
     done = run({"backfill": [printed(answer("backfill", LO, HI)["results"])]}, {"commit_ts": HI}, ".backfill")
     assert options(done)["--from"] == str(int(HI) - 1)
     assert done.xcom("backfill", "range") == f"{int(HI) - 1}-{HI}"
 
 
-def test_a_replay_names_another_replication_never_a_path(run: Runner, folder: Path) -> None:
+def test_replay_names_another_replication_and_never_a_path(run: Runner, folder: Path) -> None:
     write_replication(folder, "copy")
     script = {"backfill": [printed(answer("finalize", LO, LOWERED)["results"])]}
     done = run(script, {"mode": "replay", "into": "copy", **RANGE}, ".backfill")
@@ -147,14 +147,14 @@ def test_a_replay_names_another_replication_never_a_path(run: Runner, folder: Pa
         run(script, {"mode": "replay", "into": "/etc/passwd", **RANGE}, ".backfill")
 
 
-def test_a_bootstrap_follows_the_load_and_says_what_came(run: Runner) -> None:
+def test_bootstrap_follows_the_load_and_reports_its_result(run: Runner) -> None:
     load = {"source": "shard-1", "state": "done", "rows": 12_345, "tables": 2, "from_ts": LO, "commit_ts": HI}
     done = run({"bootstrap": [printed({"phase": "landed", "loads": [load]})]}, {"until": "landed"}, ".bootstrap")
     assert (done.state, options(done)) == ("success", {"--until": "landed", "--run-id": done.run_id})
     assert done.note.startswith("bootstrap: 12,345 rows of 1 sources landed, base at ")
 
 
-def test_a_restore_names_base_moment_and_target(run: Runner, folder: Path) -> None:
+def test_restore_passes_base_time_and_target(run: Runner, folder: Path) -> None:
     write_replication(folder, "copy")
     results = answer("finalize", LO, LOWERED)["results"]
     results[-1]["detail"]["inexact"] = {"shop.t": "its first rows are not in the lake"}
@@ -170,7 +170,7 @@ def test_a_restore_names_base_moment_and_target(run: Runner, folder: Path) -> No
         run({"restore": [printed(results)]}, {"base": "--to"}, ".restore")
 
 
-def test_a_load_by_sql_gets_its_moment_and_spark(run: Runner) -> None:  # S4-24
+def test_load_by_sql_gets_its_time_and_spark(run: Runner) -> None:  # S4-24
     load = {"source": "tidb", "state": "done", "rows": 7, "tables": 1, "from_ts": LO, "commit_ts": HI}
     sql = '[source.sql]\nhost = "127.0.0.1"'
     script = {"bootstrap": [printed({"phase": "landed", "loads": [load]})]}
@@ -179,19 +179,19 @@ def test_a_load_by_sql_gets_its_moment_and_spark(run: Runner) -> None:  # S4-24
     assert (done.state, options(done)) == ("success", own)
 
 
-def test_a_rebuild_that_comes_out_different_fails_the_run(run: Runner) -> None:
+def test_rebuild_with_another_result_fails_the_run(run: Runner) -> None:
     changed = answer("merge", LO, LOWERED, "changed")["results"]
     done = run({"backfill": [printed(changed, status=4)]}, {"mode": "rebuild", **RANGE}, ".backfill")
     assert (done.state, done.tries("backfill")) == ("failed", 1)
     assert done.xcom("backfill")["changes"][0]["state"] == "changed"
 
 
-def test_a_backfill_without_a_range_fails_at_once(run: Runner) -> None:
+def test_backfill_without_a_range_fails_at_once(run: Runner) -> None:
     done = run({"backfill": [printed([])]}, {"mode": "repair"}, ".backfill")
     assert (done.state, done.calls) == ("failed", [])
 
 
-def test_a_backfill_of_dates_gets_its_range_from_the_interval() -> None:  # C-05
+def test_backfill_of_dates_gets_its_range_from_the_interval() -> None:  # C-05
     task = BackfillOperator(task_id="backfill", replication="orders", replication_file="/r.toml", engine="submit",
                             spark_conn_id="spark")  # fmt: skip
 
@@ -216,7 +216,7 @@ def test_a_backfill_of_dates_gets_its_range_from_the_interval() -> None:  # C-05
      ({"mode": "rebuild"}, "rebuild takes no `commit_ts`"),
      ({"mode": "replay", "into": "copy"}, "replay takes no `commit_ts`")],
 )  # fmt: skip
-def test_one_transaction_is_never_passed_over_for_a_range(params: dict[str, Any], error: str) -> None:  # U-12
+def test_commit_ts_of_one_transaction_excludes_a_range(params: dict[str, Any], error: str) -> None:  # U-12
     task = BackfillOperator(task_id="backfill", replication="orders", replication_file="/r.toml", engine="submit",
                             spark_conn_id="spark")  # fmt: skip
     ti = SimpleNamespace(xcom_push=lambda **_: None)
@@ -225,7 +225,7 @@ def test_one_transaction_is_never_passed_over_for_a_range(params: dict[str, Any]
                     "ti": ti, "run_id": "r"})  # fmt: skip
 
 
-def test_a_command_that_died_is_tried_again_and_its_errors_keep_their_class(run: Runner) -> None:
+def test_killed_command_is_retried_and_errors_keep_their_class(run: Runner) -> None:
     died = run({"maintain": [{"exit": 137}, printed([])]}, None, ".maintain")
     assert (died.state, died.tries("maintain")) == ("success", 2)
     refused = run({"maintain": [failure("Permanent", "ConfigError")]}, None, ".maintain")

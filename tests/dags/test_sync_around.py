@@ -1,4 +1,4 @@
-"""Around a window: who waits and who recovers, and what others hear of it. The jobs are scripted."""
+"""What happens around a window: waiting, recovery, and what others are told. The jobs are scripted."""
 
 import json
 from pathlib import Path
@@ -30,15 +30,19 @@ def recovered(state: str = "recovered") -> dict[str, Any]:
     return {"ok": True, "status": 0, "printed": json.dumps(result)}
 
 
-def nobody() -> str:
+def make_unreachable_source() -> str:
     """[source] with a PD that does not answer."""
     return f'pd-urls = "http://127.0.0.1:{free_port()}"\ntimeout-s = 1'
 
 
 @pytest.mark.parametrize("layout", ["stages", "fused"])
-def test_recover_takes_the_place_of_the_window_when_pd_is_gone(run: Runner, layout: str) -> None:  # S3-10 S3-11
+def test_recover_replaces_the_window_if_pd_is_unreachable(run: Runner, layout: str) -> None:  # S3-10 S3-11
     first = "plan" if layout == "stages" else "window"
-    done = run({first: [GONE], "recover": [recovered()]}, source=nobody(), airflow=f'layout = "{layout}"\n{PATIENT}')
+    done = run(
+        {first: [GONE], "recover": [recovered()]},
+        source=make_unreachable_source(),
+        airflow=f'layout = "{layout}"\n{PATIENT}',
+    )
     assert done.state == "success"
     assert [call["stage"] for call in done.calls] == [first, "recover"]
     assert {name for name, state in done.states.items() if state == "success"} == {first, "recover"}
@@ -47,26 +51,26 @@ def test_recover_takes_the_place_of_the_window_when_pd_is_gone(run: Runner, layo
     assert done.note == f"recover: recovered at {HI} = 2026-11-20T00:00:00.000Z: why"
 
 
-def test_with_pd_there_nothing_is_recovered(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:  # S3-12
+def test_nothing_is_recovered_while_pd_answers(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:  # S3-12
     done = run({**good_window(), "recover": [recovered()]})
     assert (done.state, done.states["recover"]) == ("success", "skipped")
-    # An error that PD is not to blame for is no reason, either.
+    # Neither does an error for which PD is not the cause.
     monkeypatch.setattr(placement, "pd_answers", lambda _source: True)
     failed = run({"plan": [GONE], "recover": [recovered()]})
     assert (failed.state, failed.states["recover"]) == ("failed", "upstream_failed")
     assert [call["stage"] for call in done.calls + failed.calls].count("recover") == 0
 
 
-def test_a_source_that_is_gone_for_long_does_not_look_idle(run: Runner, folder: Path) -> None:  # R-35
+def test_source_unreachable_for_long_fails_the_run(run: Runner, folder: Path) -> None:  # R-35
     script = {"plan": [GONE], "recover": [recovered("nothing-to-do")]}
-    short = run(script, source=nobody(), airflow=PATIENT)
+    short = run(script, source=make_unreachable_source(), airflow=PATIENT)
     assert short.state == "success"
     log = WindowLog(LakePaths.of(load_replication(folder / "orders.toml", secrets=False)))
     log.record(WindowEvent("land", 1, 2, "done", 0, 0.1, "long ago"))
-    assert run(script, source=nobody(), airflow=PATIENT).state == "failed"
+    assert run(script, source=make_unreachable_source(), airflow=PATIENT).state == "failed"
 
 
-def test_a_blocked_plan_waits_without_a_worker_and_goes_on(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocked_plan_waits_without_a_worker_and_continues(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[tuple[int, int | None]] = []
 
     def look(_replication: object, lo: int, stop_ts: int | None) -> str:
@@ -81,7 +85,7 @@ def test_a_blocked_plan_waits_without_a_worker_and_goes_on(run: Runner, monkeypa
     assert (done.tries("plan"), done.states["land"]) == (2, "success")
 
 
-def test_a_range_that_a_person_asked_for_is_waited_for(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:  # R-35
+def test_requested_range_is_awaited(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:  # R-35
     asked: list[int | None] = []
     monkeypatch.setattr(holdups, "blocking_reason", lambda _r, _lo, stop_ts: asked.append(stop_ts) or "")
     waiting = answer("plan", LO, LOWERED, "waiting", detail={"reason": f"stop_ts {HI} is above the watermark"})
@@ -90,7 +94,7 @@ def test_a_range_that_a_person_asked_for_is_waited_for(run: Runner, monkeypatch:
     assert (done.state, asked) == ("success", [int(HI)])
 
 
-def test_waiting_without_success_ends_as_without_it(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_that_times_out_ends_like_a_blocked_run(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdups, "blocking_reason", lambda *_: "pump-2")
     done = run({"plan": [BLOCKED]}, airflow=PATIENT.replace("600", "1"))
     assert (done.state, done.states["land"], done.xcom("plan", "blocked_by")) == ("success", "skipped", "pump-2")
@@ -98,7 +102,7 @@ def test_waiting_without_success_ends_as_without_it(run: Runner, monkeypatch: py
     assert done.note == f"blocked at {LO} = 2026-11-20T00:00:00.000Z: pump-2 since {LO}"
 
 
-def test_who_finds_the_lake_locked_waits_before_it_starts(
+def test_task_that_finds_the_lake_locked_waits_before_it_starts(
     run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(good_window())
@@ -108,7 +112,7 @@ def test_who_finds_the_lake_locked_waits_before_it_starts(
     freed: list[str] = []
 
     def look(*_: object) -> str:
-        # The trigger's look frees it: what comes after is done without the lock's holder.
+        # The trigger's check releases the lock, so that the task can continue.
         held.__exit__(None, None, None)
         freed.append("sql")
         return ""
@@ -119,11 +123,13 @@ def test_who_finds_the_lake_locked_waits_before_it_starts(
     assert [call["stage"] for call in done.calls].count("compact") == 1
 
 
-def test_who_finds_the_lease_held_waits_and_only_then_fails(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_that_finds_the_lease_held_waits_and_fails_after_the_timeout(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("binlake_airflow.operators.waiting.FreeTrigger.find_obstacle", lambda _self: "")
     held, window = failure("Transient", "LeaseHeld", "host:1:2 applies this replication"), good_window()
     done = run({**window, "finalize": [held, *window["finalize"]]}, airflow=PATIENT)
-    # Neither a failure nor a try: the task was away.
+    # Deferring is neither a failure nor a retry.
     assert (done.state, done.tries("finalize")) == ("success", 2)
     monkeypatch.setattr("binlake_airflow.operators.waiting.FreeTrigger.find_obstacle", lambda _self: "host:1:2")
     never = run({**window, "finalize": [held]}, airflow=PATIENT.replace("600", "1"))
@@ -141,12 +147,12 @@ def events(done: Run) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("target", "stage"), [("", "compact"), (None, "mirror")])
-def test_others_are_scheduled_on_what_a_window_changed(run: Runner, target: str | None, stage: str) -> None:
+def test_window_updates_the_assets_of_its_changed_tables(run: Runner, target: str | None, stage: str) -> None:
     window = good_window()
     lo, hi = (BLOCKED["results"][0]["lo"], LOWERED) if stage == "mirror" else ("470583292723100001", LOWERED)
     changed = {"changed": [["shop", "orders"], ["shop", "Über/1"]]}
     window[stage] = [answer(stage, lo, hi, detail=changed)]
-    # The bounds of finalize come from compact: so do the names.
+    # compact decides the bounds of finalize, and so also the table names.
     sections = {} if target is not None else {"target": None}
     done = run(window, **sections)
     found = events(done)
@@ -155,13 +161,13 @@ def test_others_are_scheduled_on_what_a_window_changed(run: Runner, target: str 
         assert (extra["commit_ts"], extra["window"], extra["run_id"]) == (hi, f"{lo}-{hi}", done.run_id)
 
 
-def test_a_window_that_did_not_get_there_moves_no_asset(run: Runner) -> None:
+def test_unfinished_window_updates_no_asset(run: Runner) -> None:
     assert events(run({"plan": [BLOCKED]})) == {}
     already = run({**good_window(), "finalize": [answer("finalize", LO, HI, "already")]})
     assert events(already) == {}
 
 
-def test_the_note_says_the_window_in_both_forms(good_run: Run) -> None:
+def test_note_shows_the_window_in_both_forms(good_run: Run) -> None:
     assert good_run.note in (
         f"window ({lo} = {when}, {LOWERED} = 2026-11-20T00:00:00.000Z]: {stage} 3 rows"
         for lo, when in ((LO, "2026-11-20T00:00:00.000Z"), ("470583292723100001", "2026-11-19T23:59:59.999Z"))
@@ -169,7 +175,7 @@ def test_the_note_says_the_window_in_both_forms(good_run: Run) -> None:
     )
 
 
-def test_a_run_that_failed_says_what_failed_and_not_what_another_sink_did(
+def test_note_of_a_failed_run_shows_the_failure_only(
     run: Runner, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = failure("Transient", "TargetUnavailable", "nothing listens at the target")
@@ -182,10 +188,10 @@ def test_a_run_that_failed_says_what_failed_and_not_what_another_sink_did(
     done = run({**good_window(), "finalize": [dead]}, airflow=own)
     assert (done.states["mirror"], done.states["finalize"]) == ("success", "failed")
     assert done.note == "finalize failed: nothing listens at the target"
-    # It left an event, though the scripted job recorded none.
+    # An event was recorded, although the scripted job recorded none.
     (event,) = windows.last_events(("failure",), 5)
     assert (event["run_id"], Failure.of(event).stage, Failure.of(event).kind) == (done.run_id, "finalize", "Transient")
-    # Whoever is told hears the text.
+    # The notifier receives the text.
     told = notified.heard()[0]["binlake"]
     assert (told["what"], told["errors"][0]["error"]) == ("failure", "TargetUnavailable")
     assert told["text"].endswith("finalize failed: nothing listens at the target")
@@ -198,7 +204,7 @@ notifier = "{}"
 kwargs = {{channel = "night"{}}}"""
 
 
-def test_lag_is_reported_once_to_whom_the_configuration_names(
+def test_lag_is_reported_once_to_the_configured_notifier(
     run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # U-02 U-25
     monkeypatch.setenv("BINLAKE_TEST_TOLD", str(tmp_path / "told"))
@@ -214,14 +220,14 @@ def test_lag_is_reported_once_to_whom_the_configuration_names(
     assert [one["binlake"]["what"] for one in told] == ["landing", "sql"]
     run(good_window(), airflow=own)
     assert len(notified.heard()) == 2
-    # A notifier class, told again when its time has come; one that is not there costs no window.
+    # A notifier class, notified again after the repeat time; a missing class does not fail the window.
     own = _LAG.replace("seconds = 60", "seconds = 60\nrepeat-s = 1").format("support.notified.ByNotifier", "")
     run({"plan": [BLOCKED]}, airflow=own)
     assert len(notified.heard()) == 3
     assert run(good_window(), airflow=own.replace("ByNotifier", "Nobody")).state == "success"
 
 
-def test_silence_is_reported_though_commit_time_goes_on(
+def test_silence_is_reported_although_commit_time_advances(
     run: Runner, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # U-25
     monkeypatch.setenv("BINLAKE_TEST_TOLD", str(tmp_path / "told"))
@@ -229,7 +235,7 @@ def test_silence_is_reported_though_commit_time_goes_on(
     last = int(LOWERED) - (59_999 << 18)
     empty = {**good_window(), "land": [answer("land", LO, LOWERED, rows=0)]}
     first = run(empty, airflow=own)
-    # Nothing was watched yet.
+    # Nothing has been observed yet.
     assert (first.state, notified.heard()) == ("success", [])
     log = WindowLog(LakePaths.of(load_replication(folder / "orders.toml", secrets=False)))
     log.record(WindowEvent("land", 1, 2, "done", 0))
@@ -243,13 +249,13 @@ def test_silence_is_reported_though_commit_time_goes_on(
     assert (told["channel"], told["run_id"]) == ("night", done.run_id)
     assert told["binlake"] == {"replication": "orders", "what": "silence", "since": str(last),
                                "silent_seconds": 60.0}  # fmt: skip
-    # Not again before its time, and not when something landed.
+    # Neither before the repeat time, nor when something landed.
     run(long, airflow=own)
     run({**long, "land": [answer("land", LO, HI)]}, airflow=own.replace("seconds = 60", "seconds = 60\nrepeat-s = 1"))
     assert len(notified.heard()) == 1
 
 
-def test_an_empty_window_ends_with_its_landing_unless_somebody_asked_for_its_end(run: Runner) -> None:
+def test_empty_window_ends_after_landing_unless_its_end_was_requested(run: Runner) -> None:
     quiet = {**good_window(), "land": [answer("land", LO, LOWERED, rows=0)]}
     done = run(quiet)
     assert done.state == "success"

@@ -1,4 +1,4 @@
-"""Runs of the DAG: whose bounds a task works on, what is skipped, failed or tried again. The jobs are scripted."""
+"""Runs of the DAG: the bounds of each task, and what is skipped, failed or retried. The jobs are scripted."""
 
 import itertools
 from pathlib import Path
@@ -12,7 +12,7 @@ from binlake_airflow.operators import sparkconnect
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
 
-def test_each_stage_works_on_the_bounds_of_the_stage_that_knows(good_run: Run) -> None:
+def test_each_stage_gets_its_bounds_from_the_right_stage(good_run: Run) -> None:
     assert good_run.state == "success"
     assert good_run.bounds() == {
         "plan": (None, None),
@@ -36,7 +36,7 @@ def test_timestamps_stay_exact_strings_in_xcom(good_run: Run) -> None:
         assert isinstance(found["hi"], str)
 
 
-def test_spark_stages_are_submitted_with_what_must_be_known_before_the_driver(run: Runner, tmp_path: Path) -> None:
+def test_spark_stages_are_submitted_with_settings_needed_before_the_driver(run: Runner, tmp_path: Path) -> None:
     # R-42: plan and finalize start no JVM.
     done = run(good_window(), window="driver-bytes = 0")
     submitted = {call["stage"]: call["before"] for call in done.calls if call["before"]}
@@ -49,14 +49,14 @@ def test_spark_stages_are_submitted_with_what_must_be_known_before_the_driver(ru
     assert Path(arguments[-1]).parts[-3:] == ("spark_jobs", "commands", "main.py")
 
 
-def test_stages_run_as_plain_processes_as_long_as_none_asks_for_spark(good_run: Run) -> None:
+def test_stages_run_as_plain_processes_until_one_needs_spark(good_run: Run) -> None:
     assert good_run.state == "success"
     assert [call["stage"] for call in good_run.calls if call["before"]] == []
     alone = {call["stage"] for call in good_run.calls if "--without-spark" in call["options"]}
     assert alone == {"land", "merge", "compact", "convert", "mirror"}
 
 
-def test_each_connect_stage_has_a_session_of_its_own(run: Runner) -> None:
+def test_each_connect_stage_has_its_own_session(run: Runner) -> None:
     done = run(good_window(), airflow='schedule = ""\nengine = "connect"\nspark-conn-id = "connect"')
     assert done.state == "success"
     remotes = {call["stage"]: call["options"].get("--remote") for call in done.calls}
@@ -66,9 +66,7 @@ def test_each_connect_stage_has_a_session_of_its_own(run: Runner) -> None:
     assert len(set(urls)) == len(urls) == 5
 
 
-def test_a_retry_ends_what_its_first_try_left_and_goes_on_in_its_session(
-    run: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retry_ends_the_first_trys_work_and_reuses_its_session(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
     monkeypatch.setattr(sparkconnect, "interrupt", lambda url, _log: ended.append(url))
     window = good_window()
@@ -80,7 +78,7 @@ def test_a_retry_ends_what_its_first_try_left_and_goes_on_in_its_session(
     assert second in ended
 
 
-def test_a_blocked_plan_is_green_names_the_pump_and_skips_the_rest(run: Runner) -> None:
+def test_blocked_plan_is_green_names_the_pump_and_skips_the_rest(run: Runner) -> None:
     # S0-56, R-35
     blocked = answer("plan", LO, LO, "blocked", blocked_by="pump-2", detail={"reason": f"pump-2 since {LO}"})
     done = run({"plan": [blocked]})
@@ -92,14 +90,14 @@ def test_a_blocked_plan_is_green_names_the_pump_and_skips_the_rest(run: Runner) 
     assert [call["stage"] for call in done.calls] == ["plan"]
 
 
-def test_a_plan_that_is_blocked_too_long_fails_the_run(run: Runner) -> None:
+def test_plan_blocked_too_long_fails_the_run(run: Runner) -> None:
     done = run({"plan": [failure("Transient", "IncompleteWindow", "blocked for 900 s by pump-2")]})
     assert done.state == "failed"
     assert done.tries("plan") == 3
 
 
-def test_a_failed_sql_sink_does_not_stop_the_mirror(run: Runner) -> None:
-    # Invariant 12; and Permanent is not tried again.
+def test_failed_sql_sink_does_not_stop_the_mirror(run: Runner) -> None:
+    # Invariant 12; and a Permanent error is not retried.
     done = run({**good_window(), "compact": [failure("Permanent", "SchemaError")]})
     assert done.state == "failed"
     assert (done.states["compact"], done.states["mirror"]) == ("failed", "success")
@@ -107,34 +105,34 @@ def test_a_failed_sql_sink_does_not_stop_the_mirror(run: Runner) -> None:
     assert done.tries("compact") == 1
 
 
-def test_a_failed_mirror_does_not_stop_the_sql_sink(run: Runner) -> None:
+def test_failed_mirror_does_not_stop_the_sql_sink(run: Runner) -> None:
     done = run({**good_window(), "mirror": [failure("Permanent", "SchemaError")]})
     assert (done.states["mirror"], done.states["finalize"]) == ("failed", "success")
 
 
 @pytest.mark.parametrize("first", [failure("Transient", "TargetUnavailable"), {"exit": 137}])
-def test_a_transient_error_or_a_dead_job_is_tried_again(run: Runner, first: dict[str, Any]) -> None:
+def test_transient_error_or_dead_job_is_retried(run: Runner, first: dict[str, Any]) -> None:
     window = good_window()
     done = run({**window, "finalize": [first, *window["finalize"]], "land": [first, *window["land"]]})
     assert done.state == "success"
     assert (done.tries("finalize"), done.tries("land"), done.tries("merge")) == (2, 2, 1)
 
 
-def test_a_sink_with_nothing_to_do_is_skipped_alone(run: Runner) -> None:
+def test_only_a_sink_with_nothing_to_do_is_skipped(run: Runner) -> None:
     done = run({**good_window(), "compact": [answer("compact", LO, LO, "skipped")]})
     assert done.state == "success"
     assert (done.states["convert"], done.states["finalize"]) == ("skipped", "skipped")
     assert done.states["mirror"] == "success"
 
 
-def test_rows_are_validated_behind_the_apply_and_no_window_waits_for_it(run: Runner) -> None:
+def test_rows_are_validated_after_the_apply_and_no_window_waits_for_it(run: Runner) -> None:
     later = answer("validate", BEHIND, LOWERED, "postponed", detail={"reason": "the target is inside a window"})
     done = run({**good_window(), "validate": [later]}, validation='mode = "sample"')
     assert (done.state, done.states["validate"]) == ("success", "success")
     assert done.bounds()["validate"] == (BEHIND, LOWERED)
 
 
-def test_asked_bounds_reach_the_plan_and_are_never_cut_short_in_silence(run: Runner) -> None:
+def test_requested_bounds_reach_the_plan_and_are_never_cut_silently(run: Runner) -> None:
     # C-04, R-35
     conf = {"start_ts": LO, "stop_ts": HI}
     done = run(good_window(), conf)
@@ -148,7 +146,7 @@ def test_asked_bounds_reach_the_plan_and_are_never_cut_short_in_silence(run: Run
     assert landed.state == "success"
 
 
-def test_the_fused_window_is_one_task_that_gives_all_results(run: Runner) -> None:  # R-42
+def test_fused_window_is_one_task_that_returns_all_results(run: Runner) -> None:  # R-42
     window = good_window()
     results = [window[name][0]["results"][0] for name in ("plan", "land", "merge", "mirror")]
     done = run({"window": [{"ok": True, "results": results}]}, airflow='schedule = ""\nlayout = "fused"')
@@ -157,8 +155,8 @@ def test_the_fused_window_is_one_task_that_gives_all_results(run: Runner) -> Non
     assert done.xcom("window", "window") == f"{LO}-{HI}"
 
 
-def test_a_missing_connection_is_one_clear_error_at_once(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The provider alone would take it for YARN.
+def test_missing_connection_is_one_clear_error_at_once(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The provider alone would use YARN.
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     done = run(good_window())
     assert (done.state, done.states["land"]) == ("failed", "failed")

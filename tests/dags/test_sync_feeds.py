@@ -1,4 +1,4 @@
-"""Feeds in the DAG: a group of tasks each, which fail, wait and are skipped alone. The jobs are scripted."""
+"""Feeds in the DAG: each has a group of tasks that fail, wait and are skipped independently. The jobs are scripted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def built(folder: Path, **sections: Any) -> Any:
     return build_dag(write_replication(folder, "orders", feeds=FEEDS, **sections))
 
 
-def test_each_feed_has_a_group_of_tasks_behind_merge_alone(folder: Path) -> None:
+def test_each_feed_has_a_group_of_tasks_that_depends_only_on_merge(folder: Path) -> None:
     # DESIGN 3.12
     dag = built(folder)
     groups = {name: set(group.children) for name, group in dag.task_group_dict.items() if name}
@@ -36,7 +36,7 @@ def test_each_feed_has_a_group_of_tasks_behind_merge_alone(folder: Path) -> None
     assert dag.task_group_dict["feed_a"].tooltip == "feed a: *.* to kafka://k:9092/t?protocol=avro"
 
 
-def test_a_feed_that_fails_stops_no_other_sink(run: Runner) -> None:
+def test_failed_feed_stops_no_other_sink(run: Runner) -> None:
     # S2-39, DESIGN 3.12
     refused = failure("Permanent", "SchemaRefused", "409: the new schema is incompatible")
     done = run({**window_of_feeds("a", "b-2"), "publish-a": [refused]}, feeds=FEEDS)
@@ -46,12 +46,12 @@ def test_a_feed_that_fails_stops_no_other_sink(run: Runner) -> None:
     assert done.states.pop("recover") == "skipped"
     assert set(done.states.values()) == {"success"}
     assert done.note == "publish-a failed: 409: the new schema is incompatible"
-    # Each works on its own bounds.
+    # Each feed works on its own bounds.
     assert {done.bounds()[name] for name in ("encode-a", "publish-a", "publish-b-2")} == {(LO, LOWERED)}
     assert {call["options"].get("--feed") for call in done.calls} == {None, "a", "b-2"}
 
 
-def test_the_window_behind_a_failed_feed_is_green_and_says_why_it_is_skipped(run: Runner) -> None:
+def test_window_after_a_failed_feed_is_green_and_says_why_it_is_skipped(run: Runner) -> None:
     # S2-39
     skipped = answer("encode", LO, LOWERED, "skipped", detail=SKIPPED)
     window = window_of_feeds("a", "b-2", topics=["shop_item"])
@@ -59,13 +59,13 @@ def test_the_window_behind_a_failed_feed_is_green_and_says_why_it_is_skipped(run
     assert done.state == "success"
     assert (done.states["encode-a"], done.states["publish-a"]) == ("success", "skipped")
     assert {done.states[name] for name in ("publish-b-2", "mirror")} == {"success"}
-    # Only what was published moves.
+    # Only the assets of published feeds are updated.
     assert ("binlake://orders/b-2", LOWERED, ["shop_item"]) in events(done.run_id)
     assert "binlake://orders/a" not in [name for name, *_ in events(done.run_id)]
     assert done.xcom("encode-a")["detail"]["reason"] == SKIPPED["reason"]
 
 
-def test_a_replication_of_feeds_alone_has_their_assets_and_no_other(folder: Path) -> None:
+def test_replication_with_only_feeds_has_only_their_assets(folder: Path) -> None:
     dag = built(folder, target=None, mirror="enabled = false")
     moved = {task.task_id: [one.name for one in task.outlets] for task in dag.tasks if task.outlets}
     assert moved == {"publish-a": ["binlake-orders.a"], "publish-b-2": ["binlake-orders.b-2"]}
@@ -74,17 +74,17 @@ def test_a_replication_of_feeds_alone_has_their_assets_and_no_other(folder: Path
     assert [one.name for one in fused.get_task("window").outlets] == ["binlake-orders.a", "binlake-orders.b-2"]
     assert fused.get_task("window").locks == ("landing", "merge", "feed-a", "feed-b-2")
     both = built(folder, airflow='layout = "fused"\nschedule = ""')
-    # A feed that another process works on holds up no other sink.
+    # A feed that another process publishes blocks no other sink.
     assert both.get_task("window").locks == ("landing", "merge", "sql", "mirror")
     assert "binlake-orders" in [one.name for one in both.get_task("window").outlets]
 
 
-def test_a_feed_that_fails_in_a_fused_window_leaves_the_others_their_results(run: Runner, folder: Path) -> None:
+def test_failed_feed_in_a_fused_window_keeps_the_others_results(run: Runner, folder: Path) -> None:
     # S2-39
     window = window_of_feeds("a", "b-2")
     failed = answer("publish", LO, LOWERED, "failed", detail={"feed": "a", "feed_state": "error", "reason": "409"})
     window["publish-a"] = [failed]
-    # The last one of the window, too, may have been skipped.
+    # The last stage of the window may also have been skipped.
     window["encode-c"] = [answer("encode", LO, LOWERED, "skipped", detail={**SKIPPED, "feed": "c"})]
     results = [one for name in window for one in window[name][0]["results"]]
     told = 'schedule = ""\nlayout = "fused"\n[airflow.on-failure]\nnotifier = "support.notified.by_call"'
@@ -101,7 +101,7 @@ def test_a_feed_that_fails_in_a_fused_window_leaves_the_others_their_results(run
 
 
 def events(run_id: str) -> list[tuple[str, str, list[str]]]:
-    """The assets that a run moved: name, commit_ts, topics."""
+    """The assets that a run updated: name, commit_ts, topics."""
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -112,7 +112,7 @@ def events(run_id: str) -> list[tuple[str, str, list[str]]]:
     return [(name, extra["commit_ts"], extra.get("topics", [])) for name, extra in found]
 
 
-def test_upkeep_waits_for_every_job_on_a_table_that_it_tidies(folder: Path) -> None:
+def test_maintenance_waits_for_every_job_on_its_tables(folder: Path) -> None:
     from binlake_airflow.dags.factory import build_dags
 
     upkeep = build_dags(write_replication(folder, "orders", feeds=FEEDS))["orders.maintain"].get_task("maintain")

@@ -1,4 +1,4 @@
-"""The figures of a window as Airflow's metrics, and the alert rules that ask for them. The jobs are scripted."""
+"""A window's figures as Airflow metrics, and the alert rules that query them. The jobs are scripted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
 
 class Recorder(NoStatsLogger):
-    """Keeps the last of every figure."""
+    """Keeps the last value of each metric."""
 
     def __init__(self) -> None:
         self.seen: dict[str, tuple[str, Any]] = {}
@@ -37,7 +37,7 @@ class Recorder(NoStatsLogger):
 
 
 class Sent(MetricExporter):
-    """Keeps the names of what OpenTelemetry sends."""
+    """Keeps the names of the metrics that OpenTelemetry sends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,18 +52,18 @@ class Sent(MetricExporter):
         return True
 
     def shutdown(self, *_: Any, **__: Any) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 @pytest.fixture
 def backend() -> Iterator[Callable[[Any], None]]:
-    """Takes the place of Airflow's way of sending metrics."""
+    """Replaces Airflow's metrics backend."""
     before = stats._factory
     yield lambda logger: stats.initialize(factory=lambda: logger, export_legacy_names=False)
     stats.initialize(factory=before, export_legacy_names=False)
 
 
-def test_figures_are_metrics_named_after_the_replication_and_the_alert_rules_know_them(
+def test_metrics_are_named_after_the_replication_and_match_the_alert_rules(
     run: Runner, backend: Callable[[Any], None]
 ) -> None:  # U-02
     recorder = Recorder()
@@ -76,7 +76,7 @@ def test_figures_are_metrics_named_after_the_replication_and_the_alert_rules_kno
     assert recorder.seen["binlake.orders.feed.a.messages"] == ("incr", 3)
     assert recorder.seen["binlake.orders.feed.a.bytes"] == ("incr", 700)
     assert recorder.seen["binlake.orders.feed.a.timestamp_seconds"] == ("gauge", tso.physical(int(LOWERED)) / 1000)
-    # One that stands grows old.
+    # A stopped feed grows old.
     assert recorder.seen["binlake.orders.feed.b.state"] == ("gauge", 2)
     assert recorder.seen["binlake.orders.feed.b.timestamp_seconds"] == ("gauge", tso.physical(int(LO)) / 1000)
     assert recorder.seen["binlake.orders.feed.b.lag_seconds"][1] > 0
@@ -95,22 +95,22 @@ def test_figures_are_metrics_named_after_the_replication_and_the_alert_rules_kno
     validated = {"stage": "validate", "state": "done", "lo": LO, "hi": LOWERED, "rows": 5, "seconds": 0.1,
                  "detail": detail}  # fmt: skip
     metrics.emit("orders", validated)
-    # A run that knows nothing says nothing.
+    # A run without new figures emits none.
     metrics.emit("orders", {**validated, "state": "postponed", "detail": {"errors": 0}})
     assert recorder.seen["binlake.orders.validation_errors"] == ("gauge", 3)
     assert recorder.seen["binlake.orders.validation_pending"] == ("gauge", 2)
     merged = {**validated, "stage": "merge", "detail": {"shard_locks": [{"seconds": 7}, {"seconds": 90}]}}
     metrics.emit("orders", merged)
     assert recorder.seen["binlake.orders.shard_lock_seconds"] == ("gauge", 90)
-    # Airflow's prefix stands before each name.
+    # Airflow's prefix precedes each name.
     exported = [alert_rules.exported(f"airflow.{name}") for name in recorder.seen if name.startswith("binlake.")]
-    # As the exporter shows a timing.
+    # In the form in which the exporter shows a timing.
     quantile = frozenset({'quantile="0.9"'})
     shown = [(name, labels | quantile if name == "binlake_stage_seconds" else labels) for name, labels in exported]
     assert alert_rules.unanswered("binlake-replications", shown) == {}
 
 
-def test_a_feed_that_fails_reports_its_state_though_its_task_has_no_result(
+def test_failed_feed_reports_its_state_without_a_task_result(
     run: Runner, backend: Callable[[Any], None]
 ) -> None:  # U-02
     recorder = Recorder()
@@ -123,7 +123,7 @@ def test_a_feed_that_fails_reports_its_state_though_its_task_has_no_result(
     assert "binlake.orders.feed.a.messages" not in recorder.seen
 
 
-def test_opentelemetry_sends_before_the_task_s_process_ends(
+def test_opentelemetry_metrics_are_sent_before_the_tasks_process_ends(
     run: Runner, backend: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = Sent()

@@ -1,4 +1,4 @@
-"""Upstream's daily tests find their helper beside them, and run on a MariaDB and on a MySQL."""
+"""Upstream's daily tests import their helper module from this folder, and run on MariaDB and on MySQL."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ pytest_generate_tests, server, empty_server = servers.pytest_generate_tests, ser
 
 @pytest.fixture
 def daily(server: MariaDb) -> Iterator[Daily]:
-    """A source with an empty database `daily`, and the session's server behind it."""
+    """A source with an empty database `daily`, and the session's server as its target."""
     with daily_source(server) as source:
         yield source

@@ -1,9 +1,8 @@
 """A source to write upstream's daily tests with: SQL in, binlogs and a model of the rows out, compared at the target.
 
 DDL is given as TiDB's text. It runs on a scratch database of the same server, whose definition becomes the job's
-TableInfo, and then, through the pipeline's own functions, on the target (`deploy.local.direct`). Rows are kept by
-column id, as TiDB keeps them, so that a change built with an older or a newer definition means what
-it would mean upstream.
+TableInfo, and then, through the pipeline's own functions, on the target (`deploy.local.direct`). Rows are stored by
+column id, as in TiDB, so that a change built with an older or a newer definition means the same as upstream.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Stored = dict[int, str | None]
 
 @dataclass
 class Table:
-    """A table upstream: its definition, and its rows by column id."""
+    """An upstream table: its definition, and its rows by column id."""
 
     definition: TableDef
     rows: list[Stored] = field(default_factory=list)
@@ -45,7 +44,7 @@ class Table:
 
 @dataclass
 class Change:
-    """A row change as it was built: by which definition, and the images."""
+    """A row change as it was built: its definition, and the images."""
 
     op: str
     definition: TableDef
@@ -55,18 +54,18 @@ class Change:
 
 @dataclass
 class Txn:
-    """A transaction whose definitions are those of the moment it was built, whenever it commits."""
+    """A transaction whose definitions are those of the time it was built, whenever it commits."""
 
     source: Daily
     start_ts: int
     changes: list[Change] = field(default_factory=list)
 
     def insert(self, table: str, _as: TableDef | None = None, **row: object) -> Txn:
-        """INSERT; what is not given takes the column's default. `_as`: the definition that the writer sees."""
+        """INSERT; missing columns get their defaults. `_as`: the definition that the writer sees."""
         return self._add("insert", table, None, row, _as)
 
     def delete(self, table: str, _as: TableDef | None = None, **row: object) -> Txn:
-        """DELETE of that whole row."""
+        """DELETE of the whole row."""
         return self._add("delete", table, row, None, _as)
 
     def update(self, table: str, before: Mapping[str, object], _as: TableDef | None = None, **after: object) -> Txn:
@@ -74,7 +73,7 @@ class Txn:
         return self._add("update", table, before, {**before, **after}, _as)
 
     def commit(self) -> int:
-        """Log P and C; the commit_ts."""
+        """Log P and C; return the commit_ts."""
         return self.source.committed(self)
 
     def _add(
@@ -88,7 +87,7 @@ class Txn:
 
 @dataclass
 class Pending:
-    """A DDL that has reached its last schema state but is not logged yet: writers see `definition` already."""
+    """A DDL that has reached its last schema state but is not logged yet: writers already see `definition`."""
 
     source: Daily
     action: Action
@@ -102,7 +101,7 @@ class Pending:
     began: int = 0
 
     def commit(self) -> int:
-        """Log it; the commit_ts."""
+        """Log the DDL; return its commit_ts."""
         return self.source.log_ddl(self)
 
 
@@ -130,19 +129,19 @@ class Daily:
         self.session.close()
 
     def clock(self) -> int:
-        """The next timestamp: one millisecond a call."""
+        """The next timestamp: one millisecond per call."""
         return next(self._ticks) << 18
 
     def table(self, name: str) -> TableDef:
-        """The present definition."""
+        """The current definition."""
         return self.tables[name].definition
 
     def begin(self) -> Txn:
-        """A transaction; its definitions are those of now."""
+        """A transaction with the current definitions."""
         return Txn(self, self.clock())
 
     def create(self, name: str, columns: str, *, clustered: bool = True, options: str = "") -> int:
-        """CREATE TABLE; `clustered`: how TiDB would keep its primary key."""
+        """CREATE TABLE; `clustered`: how TiDB would store its primary key."""
         query = f"CREATE TABLE `{name}` ({columns}){options}"
         self.upstream.execute(query)
         definition = self._read(name, next(self._ids), None, clustered)
@@ -153,11 +152,11 @@ class Daily:
         return self._pending(Action.CREATE_TABLE, query, name, definition, effect).commit()
 
     def alter(self, name: str, what: str, action: Action) -> int:
-        """ALTER TABLE; its commit_ts."""
+        """ALTER TABLE; return its commit_ts."""
         return self.altering(name, what, action).commit()
 
     def altering(self, name: str, what: str, action: Action) -> Pending:
-        """ALTER TABLE up to its last schema state."""
+        """Start an ALTER TABLE, up to its last schema state."""
         old = self.table(name)
         query = f"ALTER TABLE `{name}` {what}"
         self.upstream.execute(query)
@@ -169,7 +168,7 @@ class Daily:
         return self._pending(action, query, name, new, effect)
 
     def truncate(self, name: str) -> int:
-        """TRUNCATE TABLE: a new table id."""
+        """TRUNCATE TABLE, which assigns a new table id."""
         old = self.table(name)
         new = _with_id(old, next(self._ids), self._db)
 
@@ -206,7 +205,7 @@ class Daily:
         return self._database(Action.DROP_SCHEMA, f"DROP DATABASE `{DB}`")
 
     def create_database(self) -> int:
-        """CREATE DATABASE again: a new id."""
+        """CREATE DATABASE again, with a new id."""
         self._db = DbInfo.from_json(database_json(next(self._ids), DB))
         return self._database(Action.CREATE_SCHEMA, f"CREATE DATABASE `{DB}`")
 
@@ -216,7 +215,7 @@ class Daily:
         return self._database(Action.SCHEMA_CHARSET, f"ALTER DATABASE `{DB}` {options}")
 
     def half_step(self, pending: Pending) -> int:
-        """The extra delete-only binlog that DROP COLUMN sends before its last (tidb-binlog 1.11)."""
+        """Log the extra delete-only binlog that DROP COLUMN sends before its last one (tidb-binlog 1.11)."""
         commit_ts = self.clock()
         self.log.ddls.append(WindowDdl(commit_ts, commit_ts - 1, 1 << 40, 1, pending.query))
         return commit_ts
@@ -241,7 +240,7 @@ class Daily:
         return commit_ts
 
     def committed(self, txn: Txn) -> int:
-        """Log a transaction and move the model."""
+        """Log a transaction, and apply it to the model."""
         commit_ts = self.clock()
         builders: dict[int, MutationBuilder] = {}
         for change in txn.changes:
@@ -255,11 +254,11 @@ class Daily:
         return commit_ts
 
     def advance(self) -> None:
-        """Apply all that was logged since the last time, as one window."""
+        """Apply everything logged since the last call as one window."""
         self.replay.advance(self.clock())
 
     def check(self) -> None:
-        """`advance`, then the target must hold the model's rows."""
+        """`advance`, then assert that the target holds the model's rows."""
         self.advance()
         for name, rows in self.model().items():
             assert self.shown(name) == rows, name
@@ -277,7 +276,7 @@ class Daily:
         }
 
     def shown(self, name: str) -> list[tuple[str | None, ...]]:
-        """The target's rows in canonical text, sorted."""
+        """The target's rows as canonical text, sorted."""
         columns = ", ".join(_shown(column) for column in self.table(name).columns)
         return sorted(self.session.rows(f"SELECT {columns} FROM {qualified(DB, name)}"), key=repr)
 
@@ -297,7 +296,7 @@ class Daily:
         return self.log_ddl(Pending(self, action, query, 0, None, lambda: None, (DB, ""), info))
 
     def _read(self, name: str, table_id: int, old: TableDef | None, clustered: bool) -> TableDef:
-        """The definition that the scratch database has now, with TiDB's ids."""
+        """The scratch database's current definition of a table, with TiDB's ids."""
         info = table_info_of(self.upstream, ("scratch", name), dialect_of(self.upstream))
         assert info is not None
         ids = {c.name: c for c in old.all_columns} if old else {}
@@ -336,7 +335,7 @@ class Daily:
 
 
 def _moved(row: Stored, definition: TableDef) -> Stored:
-    """`row` in the columns of `definition`: by id, the missing ones filled as TiDB fills them."""
+    """`row` with the columns of `definition`: matched by id, missing ones filled as TiDB fills them."""
     return {c.id: row[c.id] if c.id in row else filled_text(c) for c in definition.columns}
 
 
@@ -345,7 +344,7 @@ def _with_id(old: TableDef, table_id: int, db: DbInfo) -> TableDef:
 
 
 def _origin(column: dict[str, Any]) -> str | None:
-    """What TiDB notes for rows written before ADD COLUMN: the default, or the zero value of a NOT NULL column."""
+    """TiDB's recorded value for rows written before ADD COLUMN: the default, or the zero value of a NOT NULL column."""
     if column["default"] is not None or not column["type"]["Flag"] & t.FLAG_NOT_NULL:
         return column["default"]
     return "0" if column["type"]["Tp"] in t.INTEGERS else ""

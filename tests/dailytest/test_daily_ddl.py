@@ -34,7 +34,7 @@ def test_case_12_add_unique_index_that_fails_upstream(daily: Daily) -> None:  # 
 
 
 def test_case_15_drop_recover_insert(daily: Daily) -> None:
-    """A target other than TiDB cannot undrop: the window stops with the ways on; the schema goes on with the table."""
+    """A target other than TiDB cannot undrop: the window stops with remedies; the schema continues with the table."""
     daily.create("t", "id INT PRIMARY KEY, v INT")
     daily.begin().insert("t", id=1, v=1).commit()
     daily.check()

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 
 def with_raw(daily: Daily, table: TableDef, **more: Any) -> TableDef:
-    """`table` with other parts of its TableInfo."""
+    """`table` with changed parts of its TableInfo."""
     return TableDef.from_json({**table.raw, **more}, daily._db)
 
 
@@ -31,7 +31,7 @@ def test_more_1_exchange_partition(daily: Daily) -> None:  # tidb-binlog 1.14 po
     p = with_raw(daily, daily.table("p"), partition=definitions(plain.id, 502))
 
     def effect() -> None:
-        # The rows of p0 and of the plain table change places, without a row change in the binlog.
+        # The rows of p0 and of the plain table are exchanged, without row changes in the binlog.
         inside, outside = daily.tables["p"].rows, daily.tables["plain"].rows
         moved = [row for row in inside if int(row[1] or 0) < 100]
         daily.tables["p"].rows = [row for row in inside if row not in moved] + outside
@@ -67,7 +67,7 @@ def test_more_2_rename_tables_swap(daily: Daily) -> None:  # R-28, tidb-binlog 1
     infos = (dict(new_b.raw), dict(new_a.raw), dict(new_b.raw))
     query = "RENAME TABLE `a` TO `tmp`, `b` TO `a`, `tmp` TO `b`"
     daily.run(Action.RENAME_TABLES, query, "a", new_b, many=infos, effect=effect)
-    late.commit()  # means the table that is called b now
+    late.commit()  # this is the table that is called b now
     daily.begin().insert("a", id=8, v=8).commit()
     daily.check()
     assert daily.shown("a") == [("2", "2"), ("8", "8")]
@@ -80,7 +80,7 @@ def test_more_3_multi_schema_change(daily: Daily) -> None:  # R-18: rows run ahe
     changing = daily.altering(
         "t", "ADD COLUMN `c` INT DEFAULT 3, DROP COLUMN `a`, ADD UNIQUE INDEX `u`(`b`)", Action.MULTI_SCHEMA_CHANGE
     )
-    # A writer that has seen the last step already: the new column is public, the old one gone.
+    # The writer has already seen the last step: the new column is public, the old one is gone.
     early = daily.begin().insert("t", changing.definition, id=2, b=2, c=33)
     old = daily.begin().insert("t", id=3, a=9, b=3)
     daily.version += 1
@@ -119,7 +119,7 @@ def test_more_6_keys_that_differ_in_case(daily: Daily) -> None:  # R-13
     daily.create("ci", "k VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY, v INT")
     daily.begin().insert("bin", k="a", v=1).insert("bin", k="A", v=2).insert("ci", k="a", v=1).commit()
     daily.check()
-    # One key in two spellings: an update of the spelling alone.
+    # One key in two spellings: an update changes only the spelling.
     daily.begin().update("ci", {"k": "a", "v": "1"}, k="A").delete("bin", k="a", v="1").commit()
     daily.check()
     assert (daily.shown("bin"), daily.shown("ci")) == ([("A", "2")], [("A", "1")])
@@ -127,7 +127,7 @@ def test_more_6_keys_that_differ_in_case(daily: Daily) -> None:  # R-13
 
 def test_more_7_timestamps_across_a_clock_change(daily: Daily) -> None:  # tidb-binlog 5.5 (#839)
     daily.create("t", "at TIMESTAMP(6) NOT NULL DEFAULT '2001-01-01', v INT, PRIMARY KEY (at)")
-    # 02:30 in Berlin comes twice in October and never in March: in UTC all are different and exist.
+    # In Berlin, 02:30 occurs twice in October and not at all in March; in UTC, all timestamps are different and exist.
     moments = ["2021-10-31 00:30:00.000000", "2021-10-31 01:30:00.000000", "2021-03-28 01:30:00.000000"]
     txn = daily.begin()
     for n, moment in enumerate(moments):
@@ -149,17 +149,17 @@ def test_more_8_drop_of_two_tables_in_one_statement(daily: Daily) -> None:  # R-
     daily.check()
 
 
-def test_a_primary_key_added_in_the_window_is_the_identity_of_what_follows(daily: Daily) -> None:  # S4-22, R-18
+def test_primary_key_added_in_the_window_identifies_later_rows(daily: Daily) -> None:  # S4-22, R-18
     daily.create("t", "a INT NOT NULL, b INT NOT NULL, v INT, UNIQUE KEY u (a)", clustered=False)
     daily.begin().insert("t", a=1, b=10, v=0).insert("t", a=2, b=20, v=0).commit()
     daily.alter("t", "DROP INDEX `u`, ADD PRIMARY KEY (`b`)", Action.ADD_PRIMARY_KEY)
-    # Two rows that the former key could not hold together, and a change of the former key alone.
+    # Two rows that the former key could not hold together, and a change of the former key only.
     daily.begin().insert("t", a=1, b=30, v=1).update("t", {"a": "2", "b": "20", "v": "0"}, a=1, v=2).commit()
     daily.check()
     assert daily.shown("t") == [("1", "10", "0"), ("1", "20", "2"), ("1", "30", "1")]
 
 
-def test_a_target_that_differs_at_its_place_stops_before_rows_go_in(daily: Daily) -> None:  # S4-22, R-18
+def test_target_with_another_definition_stops_before_rows_are_written(daily: Daily) -> None:  # S4-22, R-18
     daily.create("t", "id INT PRIMARY KEY, v INT")
     daily.check()
     daily.session.execute(f"ALTER TABLE {DB}.t ADD COLUMN mine INT")
@@ -168,7 +168,7 @@ def test_a_target_that_differs_at_its_place_stops_before_rows_go_in(daily: Daily
         daily.advance()
 
 
-def test_an_unknown_table_names_itself_its_place_and_the_ways_on(daily: Daily) -> None:  # R-20
+def test_unknown_table_is_reported_with_its_position_and_remedies(daily: Daily) -> None:  # R-20
     daily.create("t", "id INT PRIMARY KEY")
     unknown = with_raw(daily, daily.table("t"), id=4711)
     commit_ts = daily.begin().insert("t", unknown, id=1).commit()

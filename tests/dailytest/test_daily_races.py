@@ -1,7 +1,7 @@
-"""Upstream's multi-source DDL races (tidb-binlog 7.2, cases 1 to 4, 6, 13): hand-made interleavings, seeded.
+"""Upstream's multi-source DDL races (tidb-binlog 7.2, cases 1 to 4, 6, 13): hand-made, seeded interleavings.
 
-A writer sees one of two neighbouring definitions, on either side of the DDL's commit: what it commits was built with
-the older one, or already with the newer one.
+A writer sees one of two consecutive definitions, before or after the DDL's commit: what it commits was built with the
+older definition, or already with the newer one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SEEDS = [1, 2, 3]
 
 
 def some(source: Daily, rng: random.Random, seen: TableDef | None = None, count: int = 6) -> None:
-    """Inserts, updates and deletes on `test1` by a writer that sees `seen`."""
+    """Inserts, updates and deletes on `test1` by a writer that sees the definition `seen`."""
     for _ in range(count):
         definition = seen or source.table("test1")
         rows = source.rows("test1")
@@ -35,7 +35,7 @@ def some(source: Daily, rng: random.Random, seen: TableDef | None = None, count:
 
 
 def seen_by(definition: TableDef, source: Daily, row: dict[str, str | None]) -> dict[str, object]:
-    """A row as a writer with `definition` reads it: its columns, those of the same id with their values."""
+    """A row as a writer with `definition` reads it: its columns with the values of the same column ids."""
     own = {c.id: row[c.name] for c in source.table("test1").columns}
     return {c.name: own.get(c.id, c.origin_default) for c in definition.columns}
 
@@ -52,7 +52,7 @@ def test_race_1_create_and_drop_schema(daily: Daily, seed: int) -> None:  # S0-6
             daily.begin().insert("test1", old, id=999).commit()
         daily.create_database()
         daily.begin().insert("test1", old, id=998).commit()
-        if turn != 1:  # drop and create twice in one window
+        if turn != 1:  # dropped and created twice in one window
             daily.check()
     assert daily.replay.applied.ddls > 6
 
@@ -86,14 +86,14 @@ def test_race_3_drop_and_add_column(daily: Daily, default: str, seed: int) -> No
         if rng.random() < 0.5:
             daily.half_step(dropping)
         for definition in rng.sample([dropping.definition, with_c], 2):
-            some(daily, rng, definition, 3)  # write-only and delete-only: the column is, or is not, in the row
+            some(daily, rng, definition, 3)  # write-only and delete-only states: the row has the column, or not
         dropping.commit()
-        some(daily, rng, with_c, 2)  # built before the drop, committed behind it
+        some(daily, rng, with_c, 2)  # built before the drop, committed after it
         some(daily, rng, count=2)
         without = daily.table("test1")
         adding = daily.altering("test1", f"ADD COLUMN `c` INT {default}", Action.ADD_COLUMN)
         for definition in rng.sample([without, adding.definition], 2):
-            some(daily, rng, definition, 3)  # delete-only and write-only of the new column
+            some(daily, rng, definition, 3)  # delete-only and write-only states of the new column
         adding.commit()
         some(daily, rng, without, 2)
         some(daily, rng, count=3)
@@ -142,7 +142,7 @@ def test_case_13_many_drop_columns_while_rows_are_updated(daily: Daily) -> None:
         dropping = daily.altering("test1", f"DROP COLUMN `c{n}`", Action.DROP_COLUMN)
         assert dropping.definition is not None
         daily.half_step(dropping)
-        # The column is delete-only upstream: rows come without it, though it is NOT NULL and has no default.
+        # Upstream the column is delete-only: rows come without it, although it is NOT NULL and has no default.
         daily.begin().insert("test1", dropping.definition, id=100 + n, v=n,
                              **{f"c{m}": 5 for m in range(n + 1, 16)}).commit()  # fmt: skip
         dropping.commit()

@@ -65,7 +65,7 @@ def test_case_08_clustered_pk(daily: Daily) -> None:  # S0-22
         "t9": ({"a": "Äpfel", "b": 1, "c": 2}, {"a": "Birnen"}),
     }
     for name, (key, columns) in CLUSTERED.items():
-        # A key over a whole text is collated: those of prefixes have one row a first letter.
+        # A key on a whole text uses its collation; each prefix key has one row per first letter.
         daily.create(name, f"{columns}, v INT DEFAULT 0, PRIMARY KEY ({key})")
         text = {c.name: "aa" if c.type_name in ("varchar", "char") else 3 for c in daily.table(name).columns}
         row, moved = given.get(name, ({**text, "c": "中文"}, {"c": "Zed"}))
@@ -158,7 +158,7 @@ MOMENTS = {
 
 @pytest.fixture
 def eastern(server: MariaDb) -> Iterator[None]:
-    """The server lives elsewhere: its sessions begin with its zone."""
+    """A server in another time zone, with which its sessions start."""
     before = rows(server, "SELECT @@GLOBAL.time_zone")[0][0]
     execute(server, "SET GLOBAL time_zone = '+05:30'")
     yield
@@ -167,7 +167,7 @@ def eastern(server: MariaDb) -> Iterator[None]:
 
 @pytest.mark.usefixtures("eastern")
 def test_case_21_time_zones(server: MariaDb) -> None:  # tidb-binlog 5.5 (#839), U-09
-    # Its sessions are opened in that zone, and the instants are the source's (UTC).
+    # Sessions start in that zone, but the instants are the source's (UTC).
     with daily_source(server) as daily:
         for kind, (first, second) in MOMENTS.items():
             for place, (key, clustered) in KEYS.items():

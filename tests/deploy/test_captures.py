@@ -1,4 +1,4 @@
-"""`make captures`: which folders are captures, and what the one line of each says."""
+"""`make captures`: which folders are captures, and the one line that it prints for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from binlake.errors import ConfigError
 from deploy.local.captures import Outcome, captures_in, sample
 
 
-def test_every_folder_with_binlogs_is_a_capture_and_no_other(tmp_path: Path) -> None:
+def test_every_folder_with_binlogs_is_a_capture(tmp_path: Path) -> None:
     for name, file in (("b", "binlogs.bin"), ("a", "binlogs.bin.gz"), ("wire", "samples.bin")):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).touch()
@@ -20,13 +20,13 @@ def test_every_folder_with_binlogs_is_a_capture_and_no_other(tmp_path: Path) -> 
     assert [capture.name for capture in captures_in(tmp_path / "b")] == ["b"]
 
 
-def test_a_folder_without_captures_is_one_clear_error(tmp_path: Path) -> None:
+def test_folder_without_captures_is_one_clear_error(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ConfigError, match="no capture found"):
             captures_in(folder)
 
 
-def test_the_line_tells_equal_or_the_first_difference() -> None:
+def test_line_says_equal_or_shows_the_first_difference() -> None:
     outcome = Outcome("keys", "direct", transactions=1246, rows=3000, states=5, recorded=9, windows=6, seconds=12.34)
     words = [
         "keys",
@@ -50,7 +50,7 @@ def test_the_line_tells_equal_or_the_first_difference() -> None:
     assert not outcome.equal
 
 
-def test_states_behind_windows_are_spread_evenly_and_end_with_the_last() -> None:
+def test_sampled_states_are_spread_evenly_and_include_the_last() -> None:
     states = [StateAt(ts, "", None, None, ()) for ts in range(1, 12)]
     assert [state.commit_ts for state in sample(states, 3)] == [1, 6, 11]
     assert [state.commit_ts for state in sample(states, 1)] == [11]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.mariadb
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
-# name: (states, rows compared); sysbench_like holds the rows of bank, ten times over
+# name: (states, rows compared); sysbench_like holds the rows of bank ten times
 STATES = {
     "anomaly": (18, 141),
     "bank": (6, 120000),
@@ -33,8 +33,8 @@ STATES = {
     "types_all": (6, 537),
     "zones_rearranged": (14, 4909),
 }
-# Windows bring `txn` and the demo the rows of `bank` to a target in every run (tests/e2e, tests/deploy/test_demo.py).
-# The DDL of `ddl` are those of `ddl_late`, whose rows are late besides.
+# Other tests apply windows of `txn` and the rows of `bank` to a target in every run (tests/e2e,
+# tests/deploy/test_demo.py).
 ELSEWHERE = ("bank", "txn", "ddl")
 BY_HAND = [
     "RECOVER TABLE `recov`;",
@@ -46,12 +46,12 @@ BY_HAND = [
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=pytest.mark.soak) if one in ELSEWHERE else one for one in STATES]
 )
-def test_a_capture_is_equal_at_every_state(name: str, mariadb: MariaDb) -> None:  # S0-22 S0-60 S0-64 R-13 R-19
+def test_capture_is_equal_at_every_state(name: str, mariadb: MariaDb) -> None:  # S0-22 S0-60 S0-64 R-13 R-19
     outcome = run_direct(Capture(CAPTURES / name), mariadb)
     assert outcome.difference == ""
     assert (outcome.states, outcome.rows) == STATES[name]
     copied = [text for text in outcome.by_hand if text.startswith("Betrieb.Tagebuch copied anew behind ALTER TABLE")]
     assert len(copied) == (3 if name == "zones_rearranged" else 0)
     assert [text for text in outcome.by_hand if text not in copied] == (BY_HAND if name.startswith("ddl") else [])
-    # told, not passed over: JSON that MariaDB's own functions cannot read
+    # reported instead of skipped: JSON that MariaDB's own functions cannot read
     assert (values.JSON_DEEP in outcome.exemptions) == (name == "types_all")

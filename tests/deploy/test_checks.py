@@ -1,4 +1,4 @@
-"""`make lint` finds what it is there to find."""
+"""The checks of `make lint` find the faults that they are meant to find."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from deploy import checks
 
 
-def test_an_unknown_id_is_named_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_id_is_named_with_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "docs" / "reference").mkdir(parents=True)
     (tmp_path / "binlake").mkdir()
     promises = tmp_path / "docs" / "reference" / "promises.md"
-    # Put together here, or the check would read these lines as citations.
+    # Assembled here, because otherwise the check would read these lines as citations.
     known, unknown = "R-" + "01", "R-" + "99"
     promises.write_text(f"## Hazards\n\n| {known} | a hazard |\n")
     (tmp_path / "binlake" / "a.py").write_text(f"# {known}\n\n# {unknown}\n")
@@ -26,7 +26,7 @@ def test_an_unknown_id_is_named_with_its_place(tmp_path: Path, monkeypatch: pyte
     assert known not in str(found.value)
 
 
-def test_a_stale_reference_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outdated_reference_page_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "configuration.md"
     monkeypatch.setattr(checks, "REFERENCE", page)
     with pytest.raises(checks.CheckError, match="make docs"):
@@ -44,14 +44,14 @@ def test_a_stale_reference_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         checks.check_reference()
 
 
-def test_generated_modules_are_those_of_the_proto_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_modules_match_the_proto_files(monkeypatch: pytest.MonkeyPatch) -> None:
     checks.check_generated()
     monkeypatch.setattr(checks, "_committed", lambda: ["binlake/wire/pump_pb2.py", "binlake/wire/gone_pb2.py"])
     with pytest.raises(checks.CheckError, match="gone_pb2"):
         checks.check_generated()
 
 
-def test_the_make_targets_are_all_there_and_tell_what_they_do() -> None:
+def test_make_targets_exist_and_have_a_description() -> None:
     text = (checks.ROOT / "Makefile").read_text(encoding="utf-8")
     targets = {line.partition(":")[0] for line in text.splitlines() if "  ## " in line}
     assert targets >= {
@@ -61,7 +61,7 @@ def test_the_make_targets_are_all_there_and_tell_what_they_do() -> None:
     assert targets <= set(phony.split())
 
 
-def test_every_check_has_a_verdict(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_check_prints_its_result(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> None:
         raise checks.CheckError("what is wrong")
 
@@ -74,7 +74,7 @@ def test_every_check_has_a_verdict(capsys: pytest.CaptureFixture[str], monkeypat
     assert checks.main([]) == 0
 
 
-def test_test_files_of_one_name_are_listed(tmp_path: Path) -> None:
+def test_test_files_with_one_name_are_listed(tmp_path: Path) -> None:
     for path in ("tests/rows/test_a.py", "tests/lake/test_b.py", "tests/lake/test_a.py"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()

@@ -1,4 +1,4 @@
-"""The compose file, as far as it can be checked without Docker: topology, checks, ports, commands that exist."""
+"""The compose file, as far as it can be checked without Docker: topology, checks, ports, existing commands."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yaml"
 AIRFLOW = {"api-server", "scheduler", "dag-processor", "triggerer"}
 OURS = {"pump-1", "pump-2", "mariadb", "spark-connect", "postgres", "airflow-init"} | AIRFLOW
-# These end by themselves, so nobody waits for their health.
+# These services end by themselves, so nothing waits for their health.
 JOBS = {"airflow-init"}
 
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    """The file, its anchors resolved."""
+    """The file with its anchors resolved."""
     return dict(yaml.safe_load(FILE.read_text(encoding="utf-8")))
 
 
@@ -41,13 +41,13 @@ def services(compose: dict[str, Any]) -> dict[str, Any]:
     return dict(compose["services"])
 
 
-def test_the_topology_is_that_of_a_deployment(services: dict[str, Any]) -> None:
+def test_services_are_those_of_a_deployment(services: dict[str, Any]) -> None:
     always = {name for name, service in services.items() if not service.get("profiles")}
     assert always == OURS
 
 
 @pytest.mark.parametrize("profile", ["embedded", "tidb", "mysql"])
-def test_each_profile_brings_a_pd_and_a_status_port(services: dict[str, Any], profile: str) -> None:
+def test_each_profile_has_a_pd_and_a_status_port(services: dict[str, Any], profile: str) -> None:
     names = set()
     for name, service in services.items():
         if profile in service.get("profiles", []):
@@ -61,13 +61,13 @@ def test_every_server_has_a_health_check(services: dict[str, Any]) -> None:
     assert without == JOBS
 
 
-def test_ports_are_published_on_loopback_only(services: dict[str, Any]) -> None:
+def test_ports_are_published_only_on_loopback(services: dict[str, Any]) -> None:
     published = [port for service in services.values() for port in service.get("ports", [])]
     assert len(published) >= len(AIRFLOW)
     assert [port for port in published if not port.startswith("127.0.0.1:")] == []
 
 
-def test_each_service_waits_for_services_that_exist(services: dict[str, Any]) -> None:
+def test_each_service_waits_for_existing_services(services: dict[str, Any]) -> None:
     for name, service in services.items():
         for other, how in service.get("depends_on", {}).items():
             profiles = services[other].get("profiles", [])
@@ -85,17 +85,17 @@ def test_every_volume_is_declared(compose: dict[str, Any]) -> None:
     assert used == set(compose["volumes"])
 
 
-def test_every_secret_is_required_and_made_by_the_script() -> None:
+def test_every_secret_is_required_and_generated_by_the_script() -> None:
     text = FILE.read_text(encoding="utf-8")
     required = set(re.findall(r"\$\{([A-Z_]+):\?", text))
     assert required == set(NAMES)
     assert [line.partition("=")[0] for line in lines()] == list(NAMES)
     assert len({line.partition("=")[2] for line in lines() + lines()}) == 2 * len(NAMES)
-    # Nothing that looks like a password is in the file itself.
+    # The file itself contains nothing that looks like a password.
     assert re.findall(r"PASSWORD: (?!\$\{)\S+", text) == []
 
 
-def test_the_parts_of_airflow_share_their_secrets(services: dict[str, Any]) -> None:
+def test_airflow_services_share_their_secrets(services: dict[str, Any]) -> None:
     environments = [services[name]["environment"] for name in AIRFLOW]
     assert all(environment == environments[0] for environment in environments)
     assert {"AIRFLOW__CORE__FERNET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW__API__SECRET_KEY"} <= set(
@@ -103,7 +103,7 @@ def test_the_parts_of_airflow_share_their_secrets(services: dict[str, Any]) -> N
     )
 
 
-def test_binlake_commands_are_understood(services: dict[str, Any]) -> None:
+def test_binlake_commands_are_valid(services: dict[str, Any]) -> None:
     points = {point.name: point for point in entry_points(group=GROUP)}
     seen = set()
     for service in services.values():
@@ -113,7 +113,7 @@ def test_binlake_commands_are_understood(services: dict[str, Any]) -> None:
             command = points[words[1]].load()()
             parser = argparse.ArgumentParser(exit_on_error=False)
             command.add_arguments(parser)
-            parser.parse_args([_resolved(word) for word in words[2:]])
+            parser.parse_args([_resolve(word) for word in words[2:]])
     assert seen == {"pd", "pump", "capture", "feeder"}
 
 
@@ -134,13 +134,13 @@ def test_airflow_commands_exist(services: dict[str, Any]) -> None:
         parser.parse_args(words[1:])
 
 
-def test_the_secrets_script_needs_no_package() -> None:
+def test_secrets_script_needs_no_package() -> None:
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import deploy.docker.secrets_file"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], check=False)
     assert done.returncode == 0
 
 
-def test_the_image_installs_what_the_lock_says() -> None:
+def test_image_installs_the_locked_versions() -> None:
     dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
     assert "uv sync --frozen" in dockerfile
     assert "deploy.setup.jars" in dockerfile
@@ -149,8 +149,8 @@ def test_the_image_installs_what_the_lock_says() -> None:
     assert {".venv", ".local", ".env", ".git"} <= set(ignored)
 
 
-def test_airflow_s_database_speaks_through_drivers_of_the_lock(services: dict[str, Any]) -> None:
-    # What tests/e2e has seen to work: the same scheme, on the same packages.
+def test_airflow_database_drivers_are_in_the_lock(services: dict[str, Any]) -> None:
+    # tests/e2e uses the same scheme with the same packages.
     url = services["scheduler"]["environment"]["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
     assert url.startswith("postgresql+psycopg2://")
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -159,38 +159,38 @@ def test_airflow_s_database_speaks_through_drivers_of_the_lock(services: dict[st
     assert pinned == {name: version(name) for name in ("psycopg2-binary", "asyncpg")}
 
 
-def _resolved(word: str) -> str:
+def _resolve(word: str) -> str:
     return re.sub(r"\$\{[A-Z_]+:-([^}]*)\}", r"\1", word)
 
 
-def asked(profile: str, *words: str, without: str = "") -> subprocess.CompletedProcess[str]:
-    """Docker Compose, a user's or ours, on the file with all secrets set but one: `config`, which needs no Docker."""
+def run_compose(profile: str, *words: str, without: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `docker compose config`, which needs no Docker daemon, on the file with all secrets except `without`."""
     program = setup.program()
     assert program, "no Docker Compose 2 here: `make setup-tests` installs one"
     secrets = [line.split("=", 1) for line in lines() if not line.startswith(f"{without}=")]
-    # Neither a checkout's `.env` nor what this shell sets for another project.
+    # Without a checkout's `.env`, and without this shell's variables for other projects.
     around = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     calling = [*program, "--env-file", os.devnull, "-f", str(FILE), "--profile", profile, "config", *words]
     return subprocess.run(calling, env={**around, **dict(secrets)}, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("profile", ["embedded", "tidb", "mysql"])
-def test_compose_itself_takes_the_file(services: dict[str, Any], profile: str) -> None:
-    done = asked(profile, "--format", "json")
+def test_compose_accepts_the_file(services: dict[str, Any], profile: str) -> None:
+    done = run_compose(profile, "--format", "json")
     assert (done.returncode, done.stderr) == (0, "")
     read = json.loads(done.stdout)
-    # What the tests above read as YAML is what it reads: same services, same order of starting, same commands.
+    # Compose must read the same as the YAML tests above: the services, their start order and their commands.
     assert set(read["services"]) == {n for n, s in services.items() if profile in s.get("profiles", [profile])}
     for name, service in read["services"].items():
         ours = services[name]
         waits = {other: how["condition"] for other, how in service.get("depends_on", {}).items()}
         assert waits == {other: how["condition"] for other, how in ours.get("depends_on", {}).items()}
-        assert service["command"] == ([_resolved(word) for word in ours["command"]] if "command" in ours else None)
+        assert service["command"] == ([_resolve(word) for word in ours["command"]] if "command" in ours else None)
         assert {port["host_ip"] for port in service.get("ports", [])} <= {"127.0.0.1"}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_compose_refuses_to_start_without_a_secret_and_says_where_to_look(name: str) -> None:
-    done = asked("embedded", "-q", without=name)
+def test_compose_refuses_to_start_without_a_secret_and_names_the_remedy(name: str) -> None:
+    done = run_compose("embedded", "-q", without=name)
     assert done.returncode != 0
     assert f"{name} is missing a value: see docs/operate/deploy.md" in done.stderr

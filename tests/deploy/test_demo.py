@@ -1,4 +1,4 @@
-"""`make demo` and `make stop` as a user runs them."""
+"""`make demo` and `make stop`, run as a user does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(LIMIT_S + 60)]
 
 
 def _demo(folder: Path, *words: str) -> subprocess.Popen[str]:
-    # What a script starts with `&` ignores Ctrl-C, and so does all that it starts, these tests too.
+    # A script's background job (`&`) ignores Ctrl-C, and so do its children, including these tests; so reset the
+    # handler.
     command = ["env", "--default-signal=INT", sys.executable, "-m", "deploy.local.demo", "--folder", str(folder)]
     return subprocess.Popen(
         [*command, *words],
@@ -35,8 +36,8 @@ def _demo(folder: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def _left(folder: Path) -> list[str]:
-    """What still runs with a file of the demo in its command, or as a part of its Airflow."""
+def _list_remaining(folder: Path) -> list[str]:
+    """Processes that still run with a file of the demo in their command, or as a part of its Airflow."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -48,10 +49,10 @@ def _left(folder: Path) -> list[str]:
     return found
 
 
-def test_the_demo_ends_equal_stays_on_request_and_stops_cleanly(tmp_path: Path) -> None:
-    # S0-01, S0-04, S0-05, S3-05; every figure is printed by the run itself.
+def test_demo_ends_equal_stays_on_request_and_stops_cleanly(tmp_path: Path) -> None:
+    # S0-01, S0-04, S0-05, S3-05; the demo itself prints every figure.
     folder = tmp_path / "demo"
-    # Its windows are fewer than those of `make demo` and larger: the states that are compared are the same.
+    # Fewer and larger windows than in `make demo`, but the same compared states.
     with _demo(folder, "--keep", "--rate", "2000") as demo:
         told, _ = demo.communicate(timeout=LIMIT_S)
     try:
@@ -81,11 +82,11 @@ def test_the_demo_ends_equal_stays_on_request_and_stops_cleanly(tmp_path: Path) 
         )
     assert stopped.returncode == 0, stopped.stderr
     assert "airflow-scheduler" in stopped.stdout
-    assert _left(folder) == []
+    assert _list_remaining(folder) == []
 
 
 @pytest.mark.soak
-def test_ctrl_c_while_it_starts_leaves_nothing_running(tmp_path: Path) -> None:
+def test_ctrl_c_during_the_start_leaves_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     with _demo(folder) as demo:
         until = time.monotonic() + 300
@@ -97,4 +98,4 @@ def test_ctrl_c_while_it_starts_leaves_nothing_running(tmp_path: Path) -> None:
         told, _ = demo.communicate(timeout=400)
     assert demo.returncode == 130, told
     assert "all servers have stopped" in told
-    assert _left(folder) == []
+    assert _list_remaining(folder) == []

@@ -1,4 +1,4 @@
-"""The installers of Java and of Spark's jars: what is too old, damaged or torn is refused or fetched again."""
+"""The installers of Java and of Spark's jars refuse what is too old, and fetch damaged or incomplete files again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deploy.setup.common import REPOSITORY, SetupError
 
 @pytest.fixture(autouse=True)
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A `.local` of the test's own: locks and trees."""
+    """A `.local` folder for the test: locks and trees."""
     monkeypatch.setattr(common, "LOCAL", tmp_path / "local")
     return tmp_path / "local"
 
@@ -31,7 +31,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("said", "version"), [('openjdk version "17.0.2" 2022-01-18', 17), ('openjdk version "25" 2025-09-16', 25)]
 )
-def test_java_17_or_newer_is_taken(said: str, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_17_or_newer_is_accepted(said: str, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path / "bin/java", f"echo '{said}' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert java.check() == f"{tmp_path}/bin/java (version {version})"
@@ -40,20 +40,20 @@ def test_java_17_or_newer_is_taken(said: str, version: int, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("said", "complaint"), [('java version "1.8.0_402"', "is Java 8, Spark needs 17"), ("whatever", "does not report")]
 )
-def test_an_older_java_is_refused(said: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_java_is_refused(said: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path / "bin/java", f"echo '{said}' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SetupError, match=complaint):
         java.check()
 
 
-def test_a_wrong_java_home_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_java_home_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SetupError, match="has no bin/java"):
         java.check()
 
 
-def test_a_missing_java_ends_make_setup_with_one_line(tmp_path: Path) -> None:
+def test_missing_java_ends_make_setup_with_one_line(tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPOSITORY / "Makefile", tmp_path)
     folder = tmp_path / "bin"
@@ -74,7 +74,7 @@ def test_a_missing_java_ends_make_setup_with_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
-# The jars: whatever brings them, they are the ones that were tried.
+# The jars: whatever downloads them, they must be the tested ones.
 
 
 @contextmanager
@@ -102,17 +102,17 @@ def one_jar(folder: Path, monkeypatch: pytest.MonkeyPatch, content: bytes = b"ja
     return jar
 
 
-def test_jars_come_by_https_where_maven_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_are_downloaded_by_https_without_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jar = one_jar(tmp_path / "central", monkeypatch)
     monkeypatch.setattr(jars, "find_program", lambda _: None)
     with central(tmp_path / "central", monkeypatch):
         folder = jars.install(tmp_path / "jars")
     assert jar.fits(folder)
-    # The server is gone: a second run needs none.
+    # The server has stopped: a second run needs none.
     assert jars.install(tmp_path / "jars") == folder
 
 
-def test_a_jar_that_is_another_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jar_with_another_checksum_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one_jar(tmp_path / "central", monkeypatch, content=b"something else")
     monkeypatch.setattr(jars, "find_program", lambda _: None)
     with central(tmp_path / "central", monkeypatch), pytest.raises(SetupError) as told:
@@ -121,7 +121,7 @@ def test_a_jar_that_is_another_one_is_refused(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "jars").exists()
 
 
-def test_a_torn_jar_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_jar_is_downloaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jar = one_jar(tmp_path / "central", monkeypatch)
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / jar.file).write_bytes(b"j")
@@ -130,7 +130,7 @@ def test_a_torn_jar_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert jar.fits(jars.install(tmp_path / "jars"))
 
 
-def test_a_maven_that_fails_is_not_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_maven_falls_back_to_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jar = one_jar(tmp_path / "central", monkeypatch)
     program(tmp_path / "bin/mvn", "echo '[ERROR] no route' ; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
@@ -138,7 +138,7 @@ def test_a_maven_that_fails_is_not_the_end(tmp_path: Path, monkeypatch: pytest.M
         assert jar.fits(jars.install(tmp_path / "jars"))
 
 
-def test_the_jars_of_this_checkout_are_whole() -> None:
+def test_jars_of_this_checkout_are_complete() -> None:
     assert all(jar.fits(jars.ROOT) for jar in jars.JARS), "run `make setup`"
 
 

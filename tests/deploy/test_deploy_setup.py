@@ -1,4 +1,4 @@
-"""The installers: what is there is kept, an interrupted run leaves nothing, a failure is one line with a hint."""
+"""The installers keep what exists; an interrupted run leaves nothing; a failure is one line with a hint."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from deploy.setup.common import SetupError, command, only_one, staged
 
 @pytest.fixture(autouse=True)
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A `.local` of the test's own: locks and trees."""
+    """A `.local` folder for the test: locks and trees."""
     monkeypatch.setattr(common, "LOCAL", tmp_path / "local")
     return tmp_path / "local"
 
 
-# Nothing looks done before it is.
+# An unfinished installation never looks finished.
 
 
-def test_a_tree_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_tree_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "tree"
     with pytest.raises(KeyboardInterrupt):
-        _interrupted(target)
+        _interrupt(target)
     assert list(tmp_path.iterdir()) == []
     with staged(target) as tree:
         (tree / "whole").touch()
     assert [path.name for path in target.iterdir()] == ["whole"]
 
 
-def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     (tmp_path / "tree-setup-abc/tree/half").mkdir(parents=True)
     with staged(tmp_path / "tree"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["tree"]
 
 
-def _interrupted(target: Path) -> None:
+def _interrupt(target: Path) -> None:
     with staged(target) as tree:
         (tree / "half").touch()
         raise KeyboardInterrupt
 
 
-def test_a_tree_is_replaced_not_merged(tmp_path: Path) -> None:
+def test_tree_is_replaced_not_merged(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/old").touch()
     with staged(tmp_path / "tree") as tree:
@@ -56,7 +56,7 @@ def test_a_tree_is_replaced_not_merged(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "tree").iterdir()] == ["new"]
 
 
-def test_two_at_once_install_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_runs_install_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unpacked = []
 
     def unpack(names: tuple[str, ...], tree: Path, suite: str) -> None:
@@ -72,18 +72,18 @@ def test_two_at_once_install_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(unpacked) == 1
 
 
-def test_who_waits_for_the_lock_goes_on_when_its_holder_died(local: Path) -> None:
+def test_lock_of_a_dead_process_does_not_block(local: Path) -> None:
     local.mkdir()
     (local / "x.lock").touch()
     with only_one("x"):
         pass
 
 
-# What the system has is taken; what is missing says how to get it.
+# The system's programs are used if they exist; for missing ones, the error says how to get them.
 
 
 @pytest.mark.parametrize(("installer", "name"), [(mariadb, "mariadbd"), (etcd, "etcd")])
-def test_the_system_s_server_wins(
+def test_systems_server_is_preferred(
     installer: object, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = program(tmp_path / "bin" / name, "exit 0")
@@ -92,7 +92,7 @@ def test_the_system_s_server_wins(
 
 
 @pytest.mark.parametrize("installer", [mariadb, etcd, compose])
-def test_without_apt_it_says_what_to_install(
+def test_without_apt_the_error_says_what_to_install(
     installer: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(installer, "find_program", lambda _: None)
@@ -115,7 +115,7 @@ def test_without_apt_it_says_what_to_install(
         ("docker-compose", "echo unknown", []),
     ],
 )
-def test_the_system_s_docker_compose_is_taken_when_it_is_version_2_or_newer(
+def test_systems_docker_compose_is_used_from_version_2(
     name: str, said: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = program(tmp_path / "bin" / name, said)
@@ -123,11 +123,11 @@ def test_the_system_s_docker_compose_is_taken_when_it_is_version_2_or_newer(
     assert compose.program(tmp_path / "none") == [str(own), *words[1:]][: len(words)]
 
 
-def test_a_package_that_this_release_lacks_comes_from_a_newer_one_of_the_same_mirror(
+def test_package_missing_in_this_release_comes_from_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = "echo http://mirror.example/debian/; echo http://other.example/debian/"
-    # What apt is asked with, and the sources that it is given in place of the system's.
+    # The arguments of apt, and the sources that it uses instead of the system's.
     program(
         tmp_path / "bin/apt-get",
         f'echo "$@" >> {tmp_path}/asked\ncase "$*" in *indextargets*) {told};; esac\n'
@@ -144,7 +144,7 @@ def test_a_package_that_this_release_lacks_comes_from_a_newer_one_of_the_same_mi
     assert source.endswith("] http://mirror.example/debian/ trixie main")
 
 
-def test_a_system_of_another_kind_than_debian_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_other_than_debian_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("apt-get", "dpkg"):
         program(tmp_path / "bin" / name, "exit 0")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
@@ -153,7 +153,7 @@ def test_a_system_of_another_kind_than_debian_is_reported(tmp_path: Path, monkey
         compose.install(tmp_path / "none")
 
 
-def test_a_postgres_on_the_path_is_taken_with_its_initdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postgres_on_the_path_is_used_with_its_initdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "_SYSTEM", tmp_path / "none")
     own, link = program(tmp_path / "own/postgres", "exit 0"), tmp_path / "bin/postgres"
     link.parent.mkdir()
@@ -164,9 +164,7 @@ def test_a_postgres_on_the_path_is_taken_with_its_initdb(tmp_path: Path, monkeyp
     assert postgres.install(tmp_path / "none") == own
 
 
-def test_of_several_postgres_the_newest_server_is_taken_and_none_that_airflow_cannot_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_newest_postgres_that_airflow_supports_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "find_program", lambda _: None)
     monkeypatch.setattr(postgres, "_SYSTEM", tmp_path)
     monkeypatch.setattr(debian, "find_program", lambda _: None)
@@ -182,7 +180,7 @@ def test_of_several_postgres_the_newest_server_is_taken_and_none_that_airflow_ca
     assert postgres.install(tmp_path / "unpacked") == unpacked
 
 
-def test_a_mysql_of_a_newer_release_is_started_by_that_releases_loader_and_what_it_does_not_need_is_not_kept(
+def test_mysql_of_a_newer_release_runs_with_its_own_loader_and_only_needed_files_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mysql, "find_program", lambda _: None)
@@ -205,7 +203,7 @@ def test_a_mysql_of_a_newer_release_is_started_by_that_releases_loader_and_what_
     assert mysql.program(tmp_path) == words
 
 
-def test_a_command_that_fails_is_reported_with_what_it_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failing_command_is_reported_with_its_output(capsys: pytest.CaptureFixture[str]) -> None:
     def install() -> str:
         return common.run(["sh", "-c", "echo no space left >&2; exit 3"])
 
@@ -216,7 +214,7 @@ def test_a_command_that_fails_is_reported_with_what_it_said(capsys: pytest.Captu
     assert told.count("\n") == 1
 
 
-def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
+def test_failing_part_stops_only_its_dependents(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails() -> str:
@@ -263,16 +261,14 @@ def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
 # Java.
 
 
-def test_a_missing_venv_module_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_venv_module_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = program(tmp_path / "python3", "echo 'ensurepip is not available' >&2; exit 1")
     monkeypatch.setattr(sys, "executable", str(bare))
     with pytest.raises(SetupError, match=r"venv is missing: apt-get install python3\.11-venv"):
         packages.install_uv(tmp_path / "tools")
 
 
-def test_packages_are_synced_when_the_lock_changed_and_only_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_are_synced_only_when_the_lock_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("uv.lock", "pyproject.toml"):
         (tmp_path / name).write_text("one")
     venv = tmp_path / ".venv"
@@ -294,7 +290,7 @@ def test_packages_are_synced_when_the_lock_changed_and_only_then(
     assert all(call.startswith("1 sync --frozen") for call in calls)
 
 
-def test_a_sync_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_sync_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("uv.lock", "pyproject.toml"):
         (tmp_path / name).write_text("one")
     uv = program(tmp_path / "uv", f"echo x >> {tmp_path}/calls; echo 'no network' >&2; exit 2")

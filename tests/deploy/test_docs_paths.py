@@ -1,4 +1,4 @@
-"""Pages name no file that is not there."""
+"""Pages name only existing files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from deploy import docslinks
 
 
-def test_a_path_that_does_not_exist_is_named_with_its_line(tmp_path: Path) -> None:
+def test_missing_path_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "binlake" / "rows").mkdir(parents=True)
     (tmp_path / "binlake" / "rows" / "codec.py").write_text("")
     (tmp_path / "docs").mkdir()

@@ -1,4 +1,4 @@
-"""What the capture tools do in an operator's place goes through on a real MariaDB."""
+"""The manual work that the capture tools do in an operator's place succeeds on a real MariaDB."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATIN1 = {"charset": "latin1", "collate": "latin1_bin"}
 
 
 def log_with_a_lost_default() -> CommitLog:
-    """Of ADD COLUMN b VARCHAR(9) CHARACTER SET latin1 DEFAULT x'f6', for which TiDB keeps U+FFFD; then two rows."""
+    """Log of ADD COLUMN b VARCHAR(9) CHARACTER SET latin1 DEFAULT x'f6', for which TiDB keeps U+FFFD; then two rows."""
     w = Workload()
     w.create_database("d")
     w.create_table("d", "t", [integer("id"), text("v", 9, **LATIN1)], ["id"])
@@ -46,7 +46,7 @@ def log_with_a_lost_default() -> CommitLog:
     return log
 
 
-def test_a_column_that_cannot_hold_its_default_is_made_by_ddl_replacement(mariadb: MariaDb) -> None:
+def test_column_that_cannot_hold_its_default_is_created_by_ddl_replacement(mariadb: MariaDb) -> None:
     mariadb.wipe()
     log = log_with_a_lost_default()
     last = log.rows[-1][0]
@@ -59,7 +59,7 @@ def test_a_column_that_cannot_hold_its_default_is_made_by_ddl_replacement(mariad
     ]
 
 
-def test_without_that_the_ddl_stops(mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ddl_stops_without_a_replacement(mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
     mariadb.wipe()
     monkeypatch.setattr("deploy.local.direct.plan_handwork", lambda _: Handworks((), ()))
     log = log_with_a_lost_default()

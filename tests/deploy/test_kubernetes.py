@@ -1,4 +1,4 @@
-"""The example of manifests, as far as it can be checked without a cluster: against the compose file, and in itself."""
+"""The example manifests, as far as they can be checked without a cluster: consistent, and equal to the compose file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def names_of_options(words: list[str]) -> list[str]:
     return [word.partition("=")[0] for word in words]
 
 
-def test_every_file_of_the_folder_is_taken(manifests: dict[tuple[str, str], dict[str, Any]]) -> None:
+def test_every_file_of_the_folder_is_used(manifests: dict[tuple[str, str], dict[str, Any]]) -> None:
     listed = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
     assert {path.name for path in FOLDER.glob("*.yaml")} == {*listed, "kustomization.yaml"}
     assert {name for name, _ in pods(manifests)} == {"pump", "spark-connect", "airflow-init", *AIRFLOW}
@@ -57,16 +57,16 @@ def test_every_file_of_the_folder_is_taken(manifests: dict[tuple[str, str], dict
     ("here", "there"),
     [("pump", "pump-1"), ("spark-connect", "spark-connect"), *((name, name) for name in AIRFLOW)],
 )
-def test_commands_are_those_of_the_compose_file(
+def test_commands_equal_those_of_the_compose_file(
     manifests: dict[tuple[str, str], dict[str, Any]], services: dict[str, Any], here: str, there: str
 ) -> None:
     words = container(manifests, here)["args"]
     assert names_of_options(words) == names_of_options(services[there]["command"])
-    # Test of the compose file: its commands are understood by our command line and Airflow's.
+    # The tests of the compose file check that Binlake and Airflow accept these commands.
     assert words[:2] == services[there]["command"][:2]
 
 
-def test_the_parts_of_airflow_are_set_as_in_the_compose_file(
+def test_airflow_settings_equal_those_of_the_compose_file(
     manifests: dict[tuple[str, str], dict[str, Any]], services: dict[str, Any]
 ) -> None:
     shared = manifests["ConfigMap", "airflow"]["data"]
@@ -77,7 +77,7 @@ def test_the_parts_of_airflow_are_set_as_in_the_compose_file(
         assert {key: wanted[key] for key in shared} == shared
 
 
-def test_secrets_come_from_the_one_secret(manifests: dict[tuple[str, str], dict[str, Any]]) -> None:
+def test_all_secrets_come_from_one_secret_object(manifests: dict[tuple[str, str], dict[str, Any]]) -> None:
     asked = {
         one["valueFrom"]["secretKeyRef"]["key"]
         for _, pod in pods(manifests)
@@ -89,7 +89,7 @@ def test_secrets_come_from_the_one_secret(manifests: dict[tuple[str, str], dict[
     assert "Secret" not in {kind for kind, _ in manifests}
 
 
-def test_what_is_mounted_and_selected_is_there(manifests: dict[tuple[str, str], dict[str, Any]]) -> None:
+def test_mounted_and_selected_objects_exist(manifests: dict[tuple[str, str], dict[str, Any]]) -> None:
     labels = [
         one["spec"]["template"]["metadata"]["labels"] for one in manifests.values() if "template" in one.get("spec", {})
     ]
@@ -115,11 +115,11 @@ def test_nothing_runs_as_root_and_servers_are_probed(manifests: dict[tuple[str, 
         assert name == "airflow-init" or {"livenessProbe", "readinessProbe"} & set(one)
 
 
-def test_a_pump_is_probed_by_an_answer_and_has_memory_for_the_largest_binlog(
+def test_pump_probe_needs_an_answer_and_memory_fits_the_largest_binlog(
     manifests: dict[tuple[str, str], dict[str, Any]],
 ) -> None:
-    # A port that accepts is no pump that answers. Writing or pulling a binlog takes twice its size (measured: 94 MiB,
-    # 352 with one of 128, 608 with one of 256), and one may have 2 GiB.
+    # An open port does not prove that a pump answers. Writing or pulling a binlog takes twice its size (measured: 94
+    # MiB, 352 with one of 128, 608 with one of 256), and one may have 2 GiB.
     pump = container(manifests, "pump")
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert pump[probe]["grpc"]["port"] == 8250, probe
@@ -127,7 +127,7 @@ def test_a_pump_is_probed_by_an_answer_and_has_memory_for_the_largest_binlog(
     assert int(pump["resources"]["limits"]["memory"].removesuffix("Gi")) >= 2 * 2 + 1
 
 
-def test_the_sample_replication_is_one() -> None:
+def test_sample_replication_is_valid() -> None:
     found = load_replication(FOLDER / "orders.toml", secrets=False)
     assert found.target is not None
     assert found.target.password == "env:BINLAKE_TARGET_PASSWORD"

@@ -1,4 +1,4 @@
-"""The private MariaDB and MySQL keep what was committed through any end, and leave nothing behind."""
+"""The private MariaDB and MySQL keep committed data however they end, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _names(server: MariaDb) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [MariaDb, MySql])
-def test_it_comes_back_with_its_data_on_its_port(kind: type[MariaDb]) -> None:
+def test_restarted_server_has_its_data_and_port(kind: type[MariaDb]) -> None:
     with kind() as server:
         port, folder = server.port, server.folder
         assert rows(server, "SELECT @@log_bin") == [(0,)]
         with closing(Session(target_of(server))) as session:
-            # A MySQL makes a certificate for itself.
+            # MySQL creates a certificate itself.
             assert bool(session.rows("SHOW STATUS LIKE 'Ssl_cipher'")[0][1]) == (kind is MySql)
         server.connect().cursor().execute("CREATE DATABASE kept")
         server.restart()
@@ -47,13 +47,13 @@ def test_it_comes_back_with_its_data_on_its_port(kind: type[MariaDb]) -> None:
     assert not folder.exists()
 
 
-def test_a_source_writes_rows_and_their_metadata_to_its_log(mariadb_source: MariaDb, mysql: MySql) -> None:
+def test_source_logs_rows_and_their_metadata(mariadb_source: MariaDb, mysql: MySql) -> None:
     variables = "@@log_bin, @@server_id, @@binlog_format, @@binlog_row_image, @@binlog_row_metadata"
     assert rows(mariadb_source, f"SELECT {variables}") == [(1, 1, "ROW", "FULL", "FULL")]
     assert rows(mysql, f"SELECT {variables}, @@gtid_mode") == [(1, 2, "ROW", "FULL", "FULL", "ON")]
 
 
-def test_its_options_reach_the_server_and_a_long_folder_works(tmp_path: Path) -> None:
+def test_options_reach_the_server_and_a_long_path_works(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 120)
     with MariaDb(folder, options=("--general-log=1", f"--general-log-file={tmp_path / 'general.log'}")) as server:
         server.connect().cursor().execute("SELECT 'seen by the general log'")
@@ -62,7 +62,7 @@ def test_its_options_reach_the_server_and_a_long_folder_works(tmp_path: Path) ->
     assert not server.socket.exists()
 
 
-def test_an_option_it_does_not_know_is_reported(tmp_path: Path) -> None:
+def test_unknown_option_is_reported(tmp_path: Path) -> None:
     server = MariaDb(tmp_path, options=("--no-such-option",))
     with pytest.raises(ProcessError, match="no-such-option"):
         server.start()

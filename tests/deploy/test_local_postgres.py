@@ -1,4 +1,4 @@
-"""The private PostgreSQL is nobody else's, is never root's, and leaves nothing behind."""
+"""The private PostgreSQL belongs to one user, never runs as root, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deploy.local.process import ProcessError, is_alive, members
 pytestmark = pytest.mark.process
 
 
-def test_it_is_on_loopback_with_a_password_and_gone_when_stopped() -> None:
+def test_server_listens_on_loopback_with_a_password_and_is_gone_after_stop() -> None:
     with Postgres() as server:
         left_open = server.connect()
         left_open.cursor().execute("CREATE TABLE t (a INT)")
@@ -28,7 +28,7 @@ def test_it_is_on_loopback_with_a_password_and_gone_when_stopped() -> None:
         family = members(server.pid)
         accounts, listens_at = set[int](), set[tuple[str, int]]()
         for process in family:
-            # A worker that cleans up ends by itself at any time.
+            # A clean-up worker may end by itself at any time.
             with contextlib.suppress(psutil.NoSuchProcess):
                 accounts.add(process.uids().effective)
                 connections = process.net_connections("all")
@@ -43,7 +43,7 @@ def test_it_is_on_loopback_with_a_password_and_gone_when_stopped() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="any other user runs the server as itself")
-def test_programs_in_a_folder_of_root_s_own_are_copied_for_the_account(
+def test_programs_in_a_root_only_folder_are_copied_for_the_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o700)

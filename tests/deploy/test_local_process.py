@@ -1,4 +1,4 @@
-"""A child is stopped with all it started, however that hides; a record is enough to stop it later."""
+"""A child is stopped with everything that it started; its record is enough to stop it later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deploy.setup.common import REPOSITORY
 
 pytestmark = pytest.mark.process
 
-# Starts one child in its own process group (as pyspark.daemon does) and one that will not hear SIGTERM.
+# Starts one child in its own process group (as pyspark.daemon does) and one that ignores SIGTERM.
 _FAMILY = """
 import os, signal, subprocess, sys, time
 sleep = "import signal, sys, time; {} ; print('x', flush=True); time.sleep(600)"
@@ -34,7 +34,7 @@ def _family(folder: Path) -> Child:
     return child.start().wait_until(lambda: "ready" in child.log.read_text(), 120)
 
 
-def test_stop_ends_other_groups_and_the_deaf(tmp_path: Path) -> None:
+def test_stop_ends_other_process_groups_and_processes_that_ignore_sigterm(tmp_path: Path) -> None:
     child = _family(tmp_path)
     family = members(child.pid or 0)
     assert len(family) == 3
@@ -43,14 +43,14 @@ def test_stop_ends_other_groups_and_the_deaf(tmp_path: Path) -> None:
     assert not [process for process in family if is_alive(process)]
 
 
-def test_kill9_leaves_nothing_either(tmp_path: Path) -> None:
+def test_kill9_leaves_no_process_either(tmp_path: Path) -> None:
     child = _family(tmp_path)
     family = members(child.pid or 0)
     child.kill9()
     assert not [process for process in family if is_alive(process)]
 
 
-def test_what_its_leader_left_behind_is_ended(tmp_path: Path) -> None:
+def test_processes_of_a_dead_leader_are_ended(tmp_path: Path) -> None:
     child = _family(tmp_path)
     family = members(child.pid or 0)
     psutil.Process(child.pid).kill()
@@ -58,32 +58,32 @@ def test_what_its_leader_left_behind_is_ended(tmp_path: Path) -> None:
     assert not [process for process in family if is_alive(process)]
 
 
-def test_one_that_ends_by_itself_is_reported_with_its_log(tmp_path: Path) -> None:
+def test_child_that_ends_by_itself_is_reported_with_its_log(tmp_path: Path) -> None:
     child = Child("short", [sys.executable, "-c", "raise SystemExit('no disk')"], tmp_path).start()
     with pytest.raises(ProcessError, match="short ended: no disk"):
         child.wait_until(lambda: False, 120)
 
 
-def test_one_that_does_not_serve_in_time_is_reported(tmp_path: Path) -> None:
+def test_child_that_does_not_serve_in_time_is_reported(tmp_path: Path) -> None:
     child = _family(tmp_path)
     with pytest.raises(ProcessError, match="family does not serve after 0 s"):
         child.wait_until(lambda: False, 0.1)
     child.kill9()
 
 
-def test_a_program_that_is_missing_is_reported(tmp_path: Path) -> None:
+def test_missing_program_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ProcessError, match="does not start"):
         Child("nothing", ["/no/such/program"], tmp_path).start()
 
 
-def test_a_record_is_enough_to_stop_it(tmp_path: Path) -> None:
+def test_recorded_child_can_be_stopped(tmp_path: Path) -> None:
     family = members(_family(tmp_path).pid or 0)
     assert stop_recorded(tmp_path, grace_s=0.5) == ["family"]
     assert not [process for process in family if is_alive(process)]
     assert stop_recorded(tmp_path) == []
 
 
-def test_a_stale_record_stops_nobody_else(tmp_path: Path) -> None:
+def test_outdated_record_stops_no_other_process(tmp_path: Path) -> None:
     other = Child("other", [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "other").start()
     record = {"pid": other.pid, "start": 7}
     (tmp_path / "old.process").write_text(json.dumps(record))
@@ -99,8 +99,8 @@ def test_free_ports_are_different_and_closed() -> None:
     assert not any(is_open(port) for port in [*ports, free_port()])
 
 
-def test_nobody_else_is_given_a_port_that_is_not_bound_yet() -> None:
-    # A server binds it seconds later: neither the kernel nor another process of ours may have given it away till then.
+def test_free_port_is_not_given_away_before_it_is_bound() -> None:
+    # A server binds the port seconds later; until then, neither the kernel nor another process of Binlake may use it.
     ours = free_ports(60)  # more than one block
     assert not set(ours) & set(kernels_range())
     program = "from deploy.local.ports import free_ports; print(*free_ports(60), flush=True); input()"
@@ -112,12 +112,12 @@ def test_nobody_else_is_given_a_port_that_is_not_bound_yet() -> None:
     ]
     theirs = [int(port) for other in others if other.stdout for port in other.stdout.readline().split()]
     more = free_ports(60)
-    for other in others:  # a process that ended has no ports any more: they live until here
+    for other in others:  # ports are released when their process ends, so keep the processes alive until here
         other.communicate("\n", timeout=120)
     assert len({*ours, *theirs, *more}) == 4 * 60
 
 
-def test_a_fork_has_ports_of_its_own() -> None:
+def test_fork_gets_its_own_ports() -> None:
     program = """
 import os
 from deploy.local.ports import free_ports

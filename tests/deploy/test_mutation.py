@@ -1,4 +1,4 @@
-"""`make mutate`: what is changed in a function, and that a change which no test notices is found."""
+"""`make mutate`: which changes it makes to a function, and that it reports changes which no test notices."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CHANGED = [
 
 
 @pytest.mark.parametrize(("text", "changes"), CHANGED)
-def test_each_change_is_one_place_of_a_function(text: str, changes: list[str]) -> None:
+def test_each_mutant_changes_one_place_of_a_function(text: str, changes: list[str]) -> None:
     found = [f"{one.before} -> {one.after}" for one in mutants(text, "f.py")]
     assert sorted(found) == sorted(changes)
 
 
-def test_equal_changes_are_distinguished_and_keep_their_names_when_lines_move() -> None:
+def test_equal_mutants_are_distinguished_and_keep_their_keys_when_lines_move() -> None:
     text = "def f(a):\n    return a[1] + a[1]"
     keys = [one.key for one in mutants(text, "f.py")]
     assert keys == [one.key for one in mutants(f"import os\n\n\n{text}", "f.py")]
@@ -68,7 +68,7 @@ def test_far():
 
 
 @pytest.mark.long
-def test_what_no_test_notices_is_shown_until_a_test_does(tmp_path: Path) -> None:
+def test_surviving_mutant_is_reported_until_a_test_kills_it(tmp_path: Path) -> None:
     lists = tmp_path / "deploy" / "mutation"
     lists.mkdir(parents=True)
     (tmp_path / "pytest.ini").write_text("[pytest]")
@@ -90,16 +90,16 @@ def test_what_no_test_notices_is_shown_until_a_test_does(tmp_path: Path) -> None
     (tmp_path / "test_decides.py").write_text(TESTS.replace("not is_far(5)", "is_far(11) and not is_far(5)"))
     code, told = mutate()
     assert "4 killed, 1 explained, 1 survive, 0 not tried" in told
-    # Another file, which was there already.
+    # An existing test in another file kills it.
     (lists / "modules.toml").write_text('"decides.py" = ["test_decides.py", "test_more.py"]')
     code, told = mutate()
     assert code == 0, told
     assert "5 killed, 1 explained, 0 survive, 0 not tried" in told
     assert "passed" in told
-    # Nothing is left to try: no test runs.
+    # All mutants are already killed, so no test runs.
     code, told = mutate()
     assert (code, "passed" in told) == (0, False)
-    # What fails without any change is no killer.
+    # A test that fails without any mutant does not count as a killer.
     (tmp_path / "test_decides.py").write_text(TESTS.replace("is_far(20)", "is_far(2)"))
     (tmp_path / "decides.py").write_text(CODE.replace("10", "9"))
     assert mutate()[0] == 2

@@ -1,4 +1,4 @@
-"""The page of promises leaves nothing out and claims no more than tests hold."""
+"""The page of promises is complete, and claims only what tests check."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deploy import promises
 
-_U = "U-"  # Put together, or lint would read these lines as citations.
+_U = "U-"  # Assembled here, because lint would read these lines as citations.
 PAGE = f"""# Promises
 
 | Part | Ids | Subject |
@@ -37,7 +37,7 @@ PAGE = f"""# Promises
 CITED = {"DESIGN 3.1", "DESIGN 3.2", f"{_U}01", f"{_U}02"}
 
 
-def test_what_is_left_out_twice_there_or_claimed_wrongly_is_named() -> None:
+def test_missing_duplicate_and_untested_promises_are_named() -> None:
     page = promises.read_page(PAGE)
     assert page.kept == ("DESIGN 3.1", "DESIGN 3.2", f"{_U}01", f"{_U}02")
     assert page.untested == (f"{_U}04",)
@@ -52,13 +52,13 @@ def test_what_is_left_out_twice_there_or_claimed_wrongly_is_named() -> None:
     assert f"{_U}01: listed 2 times" in promises.problems(twice, CITED)
 
 
-def test_a_range_names_each_of_its_ids(tmp_path: Path) -> None:
+def test_range_stands_for_each_of_its_ids(tmp_path: Path) -> None:
     file = tmp_path / "test_a.py"
     file.write_text(f"# {_U}08 to {_U}10, DESIGN 3.9 to 3.11\n")
     assert promises.cited_by([file]) == {f"{_U}08", f"{_U}09", f"{_U}10", "DESIGN 3.9", "DESIGN 3.10", "DESIGN 3.11"}
 
 
-def test_an_id_of_the_mission_that_the_page_lacks_is_named() -> None:
+def test_mission_id_missing_on_the_page_is_named() -> None:
     page = promises.read_page(PAGE)
     assert promises.missing_of(f"{_U}01 and {_U}09", page) == [f"{_U}09"]
     assert promises.missing_of(f"{_U}04, and the hazard R-" + "99", page) == []

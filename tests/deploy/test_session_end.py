@@ -1,4 +1,4 @@
-"""A test session that is told to end takes its servers with it; one that left a process running has failed."""
+"""A terminated test session also ends its servers, and a session that left a process running fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _session(folder: Path, test: str, **values: object) -> tuple[subprocess.Pope
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *own],
         cwd=REPOSITORY / "tests",
-        # Its root is another, so that pytest's own settings of the path do not reach it.
+        # It has another root, so pytest's path settings do not reach it.
         env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -51,7 +51,7 @@ def _session(folder: Path, test: str, **values: object) -> tuple[subprocess.Pope
 
 
 def _pid(note: Path) -> int:
-    until = time.monotonic() + 300  # a MariaDB on a slow disk
+    until = time.monotonic() + 300  # a MariaDB on a slow disk takes long
     while not (note.exists() and note.read_text()):
         assert time.monotonic() < until, "the inner session did not come so far"
         time.sleep(0.05)
@@ -59,7 +59,7 @@ def _pid(note: Path) -> int:
 
 
 @pytest.mark.mariadb
-def test_sigterm_takes_the_servers_down(tmp_path: Path) -> None:
+def test_sigterm_ends_the_servers(tmp_path: Path) -> None:
     process, note = _session(tmp_path, _SERVES, seconds=600)
     server = _pid(note)
     process.send_signal(signal.SIGTERM)
@@ -67,7 +67,7 @@ def test_sigterm_takes_the_servers_down(tmp_path: Path) -> None:
     assert not psutil.pid_exists(server)
 
 
-def test_a_process_left_running_fails_the_session(tmp_path: Path) -> None:
+def test_remaining_process_fails_the_session(tmp_path: Path) -> None:
     process, note = _session(tmp_path, _LEAVES)
     said = process.communicate(timeout=300)[0]
     psutil.Process(_pid(note)).kill()
@@ -76,7 +76,7 @@ def test_a_process_left_running_fails_the_session(tmp_path: Path) -> None:
 
 
 class _Ending:
-    """A process of this session that ends between two looks at it."""
+    """A process of this session that ends between two readings."""
 
     pid = 0
 
@@ -90,6 +90,6 @@ class _Ending:
         raise psutil.NoSuchProcess(self.pid)
 
 
-def test_a_process_that_ends_while_it_is_looked_at_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_ends_while_it_is_read_does_not_count_as_remaining(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "process_iter", lambda: [_Ending()])
     assert leftovers.leftovers() == []

@@ -1,4 +1,4 @@
-"""The browser and the checker of accessibility are installed whole, or it is said how to get them."""
+"""The browser and the accessibility checker are installed completely, or the error says how to get them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deploy.setup.common import SetupError
 
 
 def archive(folder: Path, script: bytes) -> None:
-    """What the registry of npm would give, with another script."""
+    """The npm registry's archive, but with another script."""
     with tarfile.open(folder / axe._ARCHIVE, "w:gz") as files:
         for name, data in ((axe.SCRIPT, script), ("LICENSE", b"MPL-2.0")):
             entry = tarfile.TarInfo(f"package/{name}")
@@ -24,7 +24,7 @@ def archive(folder: Path, script: bytes) -> None:
             files.addfile(entry, io.BytesIO(data))
 
 
-def test_another_script_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_other_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for way in ("_by_npm", "_by_https"):
         monkeypatch.setattr(axe, way, lambda tree: archive(tree, b"alert(1)"))
         getattr(axe, way).__name__ = way
@@ -35,20 +35,20 @@ def test_another_script_than_the_pinned_one_is_refused(tmp_path: Path, monkeypat
     assert not (tmp_path / "axe").exists()
 
 
-def test_the_pinned_script_is_unpacked_with_its_license(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_script_is_unpacked_with_its_license(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = (axe.ROOT / axe.SCRIPT).read_bytes()
     monkeypatch.setattr(axe, "_by_npm", lambda tree: archive(tree, script))
     assert axe.install(tmp_path / "axe") == tmp_path / "axe" / axe.SCRIPT
     assert sorted(file.name for file in (tmp_path / "axe").iterdir()) == ["LICENSE", axe.SCRIPT]
 
 
-def test_without_a_browser_it_is_said_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_browser_is_reported_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chromium, "program", lambda: None)
     with pytest.raises(ProcessError, match="make setup-tests"):
         Chromium(tmp_path)
 
 
-def test_a_browser_of_the_system_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems_browser_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         chromium, "find_program", lambda name: Path("/usr/bin/chromium") if name == "chromium" else None
     )

@@ -1,4 +1,4 @@
-"""A live source, and a context over it, for the tests of the whole set."""
+"""A live source, and contexts over it, for the end-to-end tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def source(tmp_path: Path) -> Iterator[LiveSource]:
 
 @pytest.fixture
 def context(source: LiveSource, request: pytest.FixtureRequest) -> Callable[..., StageContext]:
-    """Makes contexts over `source`: no sink unless asked for. Spark is started for a stage that asks for it."""
+    """Make contexts over `source`, without sinks by default. Spark starts only for a stage that needs it."""
 
     def make(stop_ts: int | None = None, **more: Any) -> StageContext:
         replication = source.replication(**{"mirror": {"enabled": False}, **more})
@@ -33,7 +33,7 @@ def context(source: LiveSource, request: pytest.FixtureRequest) -> Callable[...,
 
 @pytest.fixture
 def target(empty_mariadb: MariaDb) -> dict[str, Any]:
-    """The section [target] of the session's MariaDB, emptied."""
+    """The section [target] for the session's emptied MariaDB."""
     server = empty_mariadb
     return {"db-type": "mariadb", "host": server.host, "port": server.port, "user": server.user,
             "password": server.password}  # fmt: skip

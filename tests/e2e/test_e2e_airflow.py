@@ -1,7 +1,7 @@
-"""The DAGs in a real Airflow: scheduler, API, DAG processor and triggerer, asked through the public API only.
+"""The DAGs in a real Airflow (scheduler, API, DAG processor and triggerer), tested only through the public API.
 
-One deployment for all of it, on PostgreSQL as those that people have (the demo's is on SQLite), and no Spark: what is
-claimed here ends where Spark would begin.
+One deployment serves all tests. It uses PostgreSQL, as real deployments do (the demo uses SQLite), and no Spark, so
+these tests end where Spark would start.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.airflow, pytest.mark.e2e, pytest.
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[Postgres]:
-    """Airflow's."""
+    """Airflow's database."""
     with Postgres() as server:
         yield server
 
@@ -51,7 +51,7 @@ def world(mariadb: MariaDb, database: Postgres, tmp_path_factory: pytest.TempPat
         yield found
 
 
-def test_nobody_triggers_without_a_login_and_the_right(world: World) -> None:  # C-04 R-46
+def test_trigger_requires_login_and_permission(world: World) -> None:  # C-04 R-46
     url, body = f"{world.airflow.url}/api/v2/dags/orders/dagRuns", {"logical_date": None, "conf": {}}
     assert httpx.post(url, json=body, timeout=120).status_code == 401
     guests = json.loads((world.folder / "home" / "passwords.json").read_text())
@@ -69,9 +69,8 @@ def test_nobody_triggers_without_a_login_and_the_right(world: World) -> None:  #
     assert world.client.runs("orders") == []
 
 
-def test_a_blocked_run_holds_no_worker_is_cancelled_cleared_and_goes_on(world: World) -> None:
-    # C-04 U-01 R-35 R-46: the trigger is in the real triggerer.
-    # S3-12: with PD there nothing is recovered, whatever the checkpoint says, and nothing is written.
+def test_blocked_run_uses_no_worker_and_can_be_cancelled_cleared_and_resumed(world: World) -> None:
+    # C-04 U-01 R-35 R-46: the real triggerer runs the trigger.
     client, before = world.client, checkpoint(world.server)
     start = world.source.settle() | 1
     turn_checkpoint(world.server, f'{{"consistent":true,"commitTS":{start},"ts-map":{{}}}}')
@@ -80,10 +79,10 @@ def test_a_blocked_run_holds_no_worker_is_cancelled_cleared_and_goes_on(world: W
     world.until_task("orders", run, "plan", "deferred")
     assert client.run("orders", run)["conf"] == {"start_ts": str(start)}
     assert client.xcom("orders", run, "plan", "blocked_by") == "pump1"
-    world.until_ended("stock", world.stock_run)  # the one other run there is
+    world.until_ended("stock", world.stock_run)  # the only other run
     pool = client.get("/api/v2/pools/default_pool")
     assert (pool["running_slots"], pool["deferred_slots"]) == (0, 1)
-    # Its deadline passes meanwhile, and the notifier hears of it; Airflow 3.3 cannot clear a run before (HTTP 500).
+    # Its deadline passes meanwhile, and the notifier is called; before that, Airflow 3.3 cannot clear a run (HTTP 500).
     heard = world.until(
         "the notifier hears of the deadline", lambda: [one for one in world.failures() if _late(one, run)]
     )
@@ -95,7 +94,7 @@ def test_a_blocked_run_holds_no_worker_is_cancelled_cleared_and_goes_on(world: W
     turn_checkpoint(world.server, f'{{"consistent":false,"commitTS":{start},"ts-map":{{}}}}')
     world.source.start_pump("pump1")
     ended = world.until_ended("orders", run)
-    # Its window is planned from the very commit_ts; then there is no Spark.
+    # Its window is planned from exactly that commit_ts; then Spark is missing.
     plan = client.xcom("orders", run, "plan")
     assert (plan["state"], plan["lo"]) == ("ready", str(start))
     states = {task["task_id"]: task["state"] for task in client.tasks("orders", run)}
@@ -117,8 +116,8 @@ def _failed(told: dict[str, Any], run: str) -> bool:
     return bool(told["run_id"] == run and told["binlake"]["what"] == "failure")
 
 
-def test_a_run_whose_source_is_gone_finishes_the_window_that_was_cut_short(world: World, mariadb: MariaDb) -> None:
-    # S3-09 S3-10 S3-11: the one case of four in which the branch of the DAG writes
+def test_run_without_its_source_finishes_the_interrupted_window(world: World, mariadb: MariaDb) -> None:
+    # S3-09 S3-10 S3-11: the only one of four cases in which the DAG's branch writes
     run = world.client.trigger("shop")
     ended = world.until_ended("shop", run)
     states = {task["task_id"]: task["state"] for task in world.client.tasks("shop", run)}
@@ -134,16 +133,16 @@ def test_a_run_whose_source_is_gone_finishes_the_window_that_was_cut_short(world
     assert (read, set(wrote)) == ({str(world.folder)}, {"app.t"})
 
 
-def test_who_finds_the_lake_locked_waits_in_the_triggerer(world: World) -> None:  # C-06
+def test_run_that_finds_the_lake_locked_waits_in_the_triggerer(world: World) -> None:  # C-06
     with lake_lock(world.paths, "sql", wait_s=0):
         run = world.client.trigger("orders.maintain")
         world.until_task("orders.maintain", run, "maintain", "deferred")
     task = world.until_task("orders.maintain", run, "maintain", "failed")
-    # Free now: it went on, on the first try, and met that there is no Spark.
+    # The lock is free now: the task continued, at its first try, and found no Spark.
     assert task["try_number"] == 1
 
 
-def test_an_audit_is_a_form_and_its_answer_a_page(world: World) -> None:  # C-07 R-46
+def test_audit_is_requested_by_a_form_and_answered_by_a_page(world: World) -> None:  # C-07 R-46
     client, where = world.client, "/api/v2/dags/demo.audit/dagRuns"
     for wrong in ({"table": "--output"}, {"what": "sql"}, {"key": 7}, {"what": "transaction", "commit_ts": 1}):
         assert client.ask("POST", where, {"logical_date": None, "conf": wrong}).status_code == 400
@@ -158,7 +157,7 @@ def test_an_audit_is_a_form_and_its_answer_a_page(world: World) -> None:  # C-07
     assert world.lineage("demo.audit.audit") == ({f"{world.folder}/past/lake/demo/mutation"}, {})
 
 
-def test_a_backfill_of_dates_waits_for_the_lease_beside_the_schedule_and_repairs_what_verify_found(
+def test_backfill_of_dates_waits_for_the_lease_and_repairs_the_differences_of_verify(
     world: World, mariadb: MariaDb
 ) -> None:  # C-05 C-06 R-02 S3-10 S3-11 S3-12
     client = world.client
@@ -168,28 +167,28 @@ def test_a_backfill_of_dates_waits_for_the_lease_beside_the_schedule_and_repairs
     assert world.until_ended("demo.verify", run)["state"] == "failed"
     assert client.xcom("demo.verify", run, "verify")["changes"][0]["detail"]["different"] == 2
     mirror, mutation = (f"{world.folder}/past/lake/demo/{name}" for name in ("mirror/shop/item", "mutation"))
-    # It failed, and has read all the same.
+    # It failed, but has read everything.
     assert world.lineage("demo.verify.verify", "FAIL") == ({"shop.item", mirror, mutation}, {})
     world.target_writes()
-    # Somebody elsewhere applies, and the schedule goes on.
+    # Another host holds the lease, and the schedule continues.
     execute(mariadb, "REPLACE INTO tidb_binlog.binlake_lease VALUES ('demo', 1, 'elsewhere:1:1', '2100-01-01')")
     client.set_paused("demo", False)
     scheduled = world.until("a scheduled run", lambda: client.runs("demo"))[0]["dag_run_id"]
     first, second = _backfill(world, "demo.backfill", FIRST_DAY, FIRST_DAY + DAY)
     world.until_task("demo.backfill", first, "backfill", "deferred")
     assert world.until_ended("demo", scheduled)["state"] == "success"
-    # Its source is gone and the target consistent: nothing was to recover, nothing was written.
+    # Its source is gone and the target is consistent: nothing had to be recovered, nothing was written.
     states = {task["task_id"]: task["state"] for task in client.tasks("demo", scheduled)}
     assert (states["plan"], states["recover"], states["land"]) == ("success", "success", "skipped")
     assert client.xcom("demo", scheduled, "plan", "blocked_by") == "pd"
     assert client.xcom("demo", scheduled, "recover")["state"] == "nothing-to-do"
-    # The backfill asked for the lease meanwhile.
+    # The backfill requested the lease meanwhile.
     assert [text for text in world.target_writes() if "binlake_lease" not in text and "IF NOT EXISTS" not in text] == []
     execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET owner = ''")
     ranges = [_repaired(world, name) for name in (first, second)]
     _schedule_went_on(world, first)
     days = [int((FIRST_DAY + n * DAY).timestamp() * 1000) << 18 for n in range(3)]
-    # A day is [a, b): the ranges of commit_ts tile.
+    # A day is [a, b): the ranges of commit_ts have no gaps.
     assert ranges == [(days[0] - 1, days[1] - 1), (days[1] - 1, days[2] - 1)]
     assert rows(mariadb, "SELECT id, name FROM shop.item WHERE id IN (3, 7)") == [(3, "item 3"), (7, "item 7")]
     assert len(world.failures()) > told
@@ -199,7 +198,7 @@ def test_a_backfill_of_dates_waits_for_the_lease_beside_the_schedule_and_repairs
 
 
 def _backfill(world: World, dag_id: str, first: datetime, last: datetime) -> list[str]:
-    """Airflow's own backfill of the days from `first` to `last`; its runs, the oldest first."""
+    """Run Airflow's own backfill of the days from `first` to `last`; return its runs, the oldest first."""
     body = {"from_date": first.isoformat(), "to_date": last.isoformat(), "max_active_runs": 1,
             "dag_run_conf": {"mode": "repair"}}  # fmt: skip
     refused = world.client.ask("POST", "/api/v2/backfills", {**body, "dag_id": dag_id.partition(".")[0]})
@@ -211,7 +210,7 @@ def _backfill(world: World, dag_id: str, first: datetime, last: datetime) -> lis
 
 
 def _schedule_went_on(world: World, run: str) -> None:
-    """A window that began behind `run` of the backfill ended well, none failed, and the scheduler is the same."""
+    """Wait for a successful window that started after `run` of the backfill; none may fail, with the same scheduler."""
     client = world.client
     began = client.run("demo.backfill", run)["start_date"]
 
@@ -219,14 +218,14 @@ def _schedule_went_on(world: World, run: str) -> None:
         return any(one["start_date"] > began for one in client.runs("demo") if one["state"] == "success")
 
     world.until("a window made behind the backfill", beside)
-    # A run that is under way stands still when its DAG is paused.
+    # Pausing a DAG also stops the progress of a running run.
     client.set_paused("demo", True)
     assert "failed" not in {one["state"] for one in client.runs("demo")}
     world.airflow.check()
 
 
 def _repaired(world: World, run: str) -> tuple[int, int]:
-    """The range of a run that mended one row."""
+    """The range of a run that repaired one row."""
     ended = world.until_ended("demo.backfill", run)
     assert (ended["state"], ended["note"][:8]) == ("success", "repair (")
     assert world.client.xcom("demo.backfill", run, "backfill")["changes"][0]["detail"]["different"] == 1
@@ -234,8 +233,8 @@ def _repaired(world: World, run: str) -> tuple[int, int]:
     return int(lo), int(hi)
 
 
-def test_no_number_of_airflow_s_is_one_that_a_browser_rounds(world: World) -> None:  # R-46 C-04
-    """XCom, conf and events of assets of every run there was."""
+def test_airflow_stores_no_number_that_a_browser_would_round(world: World) -> None:  # R-46 C-04
+    """Checks XCom, conf and asset events of every run so far."""
     seen = 0
     for dag_id in DAGS:
         for run in world.client.runs(dag_id):
@@ -249,7 +248,7 @@ def test_no_number_of_airflow_s_is_one_that_a_browser_rounds(world: World) -> No
     assert seen > 10
 
 
-def test_a_window_tells_others_what_it_changed_and_how_far_it_is(world: World) -> None:  # U-02
+def test_window_publishes_its_changed_tables_and_its_progress(world: World) -> None:  # U-02
     assert world.until_ended("stock", world.stock_run)["state"] == "success"
     read, wrote = world.lineage("stock.window")
     assert {name for name in wrote if "/" not in name} == {"shop.item", "shop.line"}
@@ -269,7 +268,7 @@ def _heard(world: World, name: str, kind: str) -> list[str]:
 
 
 def _content(path: Path) -> bytes:
-    """What it holds; nothing when Airflow or its database, which go on, have removed it."""
+    """The file's content; empty if the running Airflow or its database has removed the file."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -277,12 +276,14 @@ def _content(path: Path) -> bytes:
 
 
 def test_no_secret_is_anywhere_in_airflow(world: World, database: Postgres) -> None:  # U-31
-    """Logs, lineage, XCom, rendered templates, serialised DAGs: the last three are in the metadata database."""
-    # What failed was told to others, too.
+    """Checks logs, lineage, XCom, rendered templates and serialised DAGs; the last three are in the metadata
+    database.
+    """
+    # The notifier received the failures, so they are checked too.
     assert '"eventType": "FAIL"' in (world.folder / "home" / "lineage.jsonl").read_text()
     files = [path for path in (world.folder / "home").rglob("*") if path.is_file()]
     assert len([path for path in files if path.suffix == ".log"]) >= 5
-    # What was there and is gone, and the server's own log, too.
+    # Also removed files, and the server's own log.
     stored = [path for path in database.folder.rglob("*") if path.is_file()]
     assert [path for path in stored if world.stock_run.encode() in _content(path)]
     rows_of = _tables(database)
@@ -293,7 +294,7 @@ def test_no_secret_is_anywhere_in_airflow(world: World, database: Postgres) -> N
 
 
 def _tables(database: Postgres) -> dict[str, list[str]]:
-    """Every row of every table as one text: in its files the server keeps long values compressed."""
+    """Every row of every table as one text, because the server compresses long values in its files."""
     with contextlib.closing(database.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SET bytea_output = 'escape'")
         cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")

@@ -1,7 +1,7 @@
 """Recorded TiDB clusters through pumps, windows and MariaDB: equal at a sample of states; `make captures` takes more.
 
-Which states: spread evenly, the last among them, so that the first window holds most of a capture and many segments.
-All states of all captures are compared without Spark in test_captures_direct.
+The states are spread evenly and include the last, so that the first window holds most of a capture and many segments.
+test_captures_direct compares all states of all captures without Spark.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ CASES = {
     "keys_oldcoll": (1, 2),
     # names with capital letters
     "shard_mixed": (1, 2),
-    # orphans, held and doubled binlogs are asked about by three pumps
+    # orphans, and held and duplicated binlogs, need three pumps
     "txn": (1, 3),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_capture_is_equal_behind_windows(
+def test_capture_is_equal_after_windows(
     name: str, empty_mariadb: MariaDb, spark: SparkSession, tmp_path: Path
 ) -> None:  # S0-22 S0-55 S0-60 S0-64 S1-04 R-07 R-08 R-13
     states, pumps = CASES[name]

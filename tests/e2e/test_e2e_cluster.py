@@ -1,4 +1,6 @@
-"""A window on a cluster of Spark: executors, processes of their own, share its work; the driver makes the same."""
+"""A window on a Spark cluster: executors in separate processes share its work; the driver alone gives the same
+result.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ RUN_S = 1500
 
 
 def many_bytes(workload: Workload) -> None:
-    """`BYTES` that hardly compress in 400 transactions: groups of rows for two tasks that decode."""
+    """`BYTES` of incompressible data in 400 transactions: row groups for two decoding tasks."""
     draw = random.Random(4)
     workload.create_table("d", "wide", [integer("id"), text("what", 15_000)], ["id"])
     for number in range(0, WIDE, 2):
@@ -48,7 +50,7 @@ def many_bytes(workload: Workload) -> None:
 
 
 @pytest.mark.soak
-def test_executors_pull_and_decode_parts_of_one_window_and_the_driver_alone_finds_the_same(
+def test_executors_share_one_window_and_the_driver_alone_gets_the_same_result(
     source: LiveSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R-03
     set_up(source.workload)
@@ -60,7 +62,7 @@ def test_executors_pull_and_decode_parts_of_one_window_and_the_driver_alone_find
         for size in (0, 64 << 20)
     )
     ran = on_two_executors(by_workers, tmp_path)
-    # Each of two processes had a part of the window, and none of them is the driver.
+    # Each of the two executor processes did a part of the window, and neither is the driver.
     for function in ("PumpPull", "ShareWriter"):
         assert len(ran[function]) >= 2, ran
         assert "driver" not in ran[function]
@@ -69,7 +71,7 @@ def test_executors_pull_and_decode_parts_of_one_window_and_the_driver_alone_find
     assert landed is not None
     assert landed.bytes > BYTES
 
-    # The driver's pull gives these rows, its digest is the sealed one (land refuses another), and so are its rows.
+    # The driver's pull gives the same rows: its digest equals the sealed one, otherwise land would refuse it.
     pumps = tuple((pump.node_id, pump.host) for pump in source.registry.pumps())
     part = pull_here(PumpPull(pumps, source.driver.cluster_id, lo, hi, 5), by_driver.driver_bytes, 0)
     assert (part.upto, part.full) == (hi, False)
@@ -84,7 +86,7 @@ def test_executors_pull_and_decode_parts_of_one_window_and_the_driver_alone_find
 
 
 def no_session() -> SparkSession:
-    """What the driver does alone asks for none."""
+    """Forbids a session: the driver alone needs none."""
     raise AssertionError("a Spark session was asked for")
 
 
@@ -100,7 +102,7 @@ def test_sinks_pass_on_executors_as_in_the_driver(
     source.settle()
     ctx = context(target=target, mirror={"enabled": True}, window={"driver-bytes": 0})
     ran = on_two_executors(ctx, tmp_path)
-    # convert's renderer is called by a function without a name.
+    # A lambda calls convert's renderer.
     assert {"PumpPull", "ShareWriter", "MirrorTask", "<lambda>"} <= set(ran)
     assert "driver" not in {executor for tasks in ran.values() for executor in tasks}
     assert tables_of(source.workload, mariadb) == expected(source.workload)
@@ -122,7 +124,7 @@ def test_sinks_pass_on_executors_as_in_the_driver(
 
 
 def on_two_executors(ctx: StageContext, folder: Path) -> dict[str, Counter[str]]:
-    """Run a window on a cluster; how many tasks of each Python function each executor has done."""
+    """Run a window on a cluster; return how many tasks of each Python function each executor has done."""
     config, home = folder / "live.toml", spark_home(folder)
     config.write_text(toml(ctx.replication.model_dump(mode="json", by_alias=True, exclude_none=True)))
     own = {"SPARK_HOME": str(home), "SPARK_LOCAL_DIRS": str(folder / "scratch"), "PYTHONPATH": str(ROOT)}
@@ -138,7 +140,7 @@ def on_two_executors(ctx: StageContext, folder: Path) -> dict[str, Counter[str]]
 
 
 def spark_home(folder: Path) -> Path:
-    """The installed Spark as a home of our own: its settings are there, and a cluster on one machine writes there."""
+    """The installed Spark, linked into a home with the test's settings, to which a local cluster can write."""
     home = folder / "spark"
     (home / "conf").mkdir(parents=True)
     (home / "events").mkdir()
@@ -148,7 +150,7 @@ def spark_home(folder: Path) -> Path:
     settings = {
         "spark.driver.extraJavaOptions": SHORT_LIVED,
         "spark.executor.extraJavaOptions": SHORT_LIVED,
-        # No task before both executors are there.
+        # No task starts before both executors are registered.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
         "spark.eventLog.enabled": "true",
@@ -161,7 +163,7 @@ def spark_home(folder: Path) -> Path:
 
 
 def tasks(events: Iterable[dict[str, Any]]) -> dict[str, Counter[str]]:
-    """Of Spark's log: the tasks that ended well by executor, for each function of Python that they ran."""
+    """From Spark's log: the number of successful tasks by executor, for each Python function."""
     functions: dict[str, set[str]] = {}
     stages: dict[int, set[str]] = {}
     found: dict[str, Counter[str]] = defaultdict(Counter)
@@ -181,7 +183,7 @@ def tasks(events: Iterable[dict[str, Any]]) -> dict[str, Counter[str]]:
 
 
 def python_functions(plan: dict[str, Any]) -> Iterator[str]:
-    """Their names in a plan: `MapInArrow PumpPull(…)`, `FlatMapGroupsInArrow [key, …], <lambda>(…)`."""
+    """The Python functions' names in a plan: `MapInArrow PumpPull(…)`, `FlatMapGroupsInArrow [key, …], <lambda>(…)`."""
     if "InArrow" in plan["nodeName"]:
         yield re.findall(r"([^ (]+)\(", plan["simpleString"])[0]
     for child in plan["children"]:

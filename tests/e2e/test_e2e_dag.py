@@ -1,4 +1,4 @@
-"""The DAG itself over the embedded set: its tasks run the real stages by spark-submit. The demo is the fused layout."""
+"""The DAG on the embedded components: its tasks run the real stages by spark-submit. The demo uses the fused layout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dag(
     context: Make, target: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     airflow_db: None,
 ) -> Any:  # fmt: skip
-    """The DAG of a replication, a task for each stage."""
+    """The DAG of a replication with one task per stage."""
     from binlake_airflow.dags.factory import build_dag
 
     del airflow_db

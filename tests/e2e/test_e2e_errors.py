@@ -1,4 +1,4 @@
-"""Bad input and broken parts: one clear error each, no traceback as the message, the checkpoint where it was."""
+"""Bad input and broken parts: one clear error each, no traceback in the message, and the checkpoint does not move."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_each_fault_is_one_clear_error_and_moves_nothing(
         ("target", "pasword", "x", "Permanent", "did you mean `password`?"),
     ]
     for section, key, value, kind, text in faults:
-        # A run may have landed all there was, and without more the next one has no window to fail with.
+        # A run may have landed everything; without more data, the next run has no window that could fail.
         source.settle()
         found = outcome(tmp_path, {**good, section: {**good[section], key: value}})
         assert (found["kind"], text in found["message"]) == (kind, True), found
@@ -68,7 +68,7 @@ def test_each_fault_is_one_clear_error_and_moves_nothing(
     assert position(mariadb) == before
 
 
-def test_a_corrupt_payload_and_an_unknown_table_are_named_with_their_commit_ts(
+def test_corrupt_payload_and_unknown_table_are_named_with_their_commit_ts(
     good: dict[str, Any], source: LiveSource, tmp_path: Path, mariadb: MariaDb
 ) -> None:  # S0-20 S0-72
     before = position(mariadb)
@@ -101,7 +101,7 @@ def test_a_corrupt_payload_and_an_unknown_table_are_named_with_their_commit_ts(
     assert position(mariadb) != before
 
 
-def test_the_command_line_prints_one_line(tmp_path: Path) -> None:
+def test_command_line_prints_one_line(tmp_path: Path) -> None:
     config = tmp_path / "bad.toml"
     config.write_text('name = "x"\n[lake]\npath = "/tmp/x"\nfoo = 1\n')
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""A MySQL and a MariaDB by one feeder, each with a tracker of its family, into one MariaDB and the mirrors."""
+"""A MySQL and a MariaDB through one feeder, each with a tracker of its family, into one MariaDB and the mirrors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_sources_of_two_families_and_one_target_are_equal(
             assert set(found) == {"t", "log", "log2", "late"}
             assert len(found["t"]) > 30
             assert contents(mariadb, db) == found
-            assert mirrored(cluster, db) == numbers(server, db)
+            assert read_mirror(cluster, db) == read_table(server, db)
 
 
 def run(server: MariaDb, db: str, *statements: str) -> None:
@@ -75,12 +75,12 @@ def run(server: MariaDb, db: str, *statements: str) -> None:
 
 
 def lose_tracker(server: MariaDb, source: str) -> None:
-    """End the feeder's session at the tracker of `source`: its next DDL finds it gone."""
+    """End the feeder's session on the tracker of `source`, so that its next DDL finds the session lost."""
     ((holder,),) = rows(server, f"SELECT IS_USED_LOCK('binlake_tracker_{source}__')")
     execute(server, f"KILL {holder}")
 
 
-def mirrored(cluster: FedCluster, db: str) -> list[tuple[int, str | None, Decimal]]:
+def read_mirror(cluster: FedCluster, db: str) -> list[tuple[int, str | None, Decimal]]:
     """(id, u, more) of the mirror of t."""
     table = DeltaTable(LakePaths.of(cluster.replication()).mirror(db, "t")).to_pyarrow_table(
         columns=["id", "u", "more"]
@@ -88,6 +88,6 @@ def mirrored(cluster: FedCluster, db: str) -> list[tuple[int, str | None, Decima
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
-def numbers(server: MariaDb, db: str) -> list[tuple[int, str | None, Decimal]]:
+def read_table(server: MariaDb, db: str) -> list[tuple[int, str | None, Decimal]]:
     """(id, u, more) of t."""
     return sorted(rows(server, f"SELECT id, u, more FROM {db}.t"))

@@ -1,7 +1,7 @@
 """A feed whose registry refuses a schema, in the DAG itself: real stages, Kafka, registry and target.
 
-Too long for every run of CI, which has the stages with a real registry (tests/spark_jobs/test_feed_states.py), and the
-DAG with scripted stages (tests/dags/test_sync_feeds.py).
+It takes too long for every run of CI, which tests the stages with a real registry
+(tests/spark_jobs/test_feed_states.py), and the DAG with scripted stages (tests/dags/test_sync_feeds.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def airflow_db() -> None:
 
 @pytest.fixture
 def replication(source: LiveSource, target: dict[str, Any], kafka: Kafka, schema_registry: Apicurio) -> Any:
-    """One with a SQL sink and a feed."""
+    """A replication with a SQL sink and a feed."""
     uri = f"kafka://{kafka.address}/t?protocol=avro"
     feed = {"name": "a", "sink-uri": uri, "schema-registry": schema_registry.url,
             "dispatchers": [{"matcher": ["*.*"], "topic": "e2e.{schema}.{table}"}]}  # fmt: skip
@@ -52,7 +52,7 @@ def replication(source: LiveSource, target: dict[str, Any], kafka: Kafka, schema
 
 @pytest.fixture
 def dag(replication: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_db: None) -> Any:
-    """Its DAG, a task for each stage; nothing in it may need Spark."""
+    """Its DAG, with one task per stage; nothing in it may need Spark."""
     from binlake_airflow.dags.factory import build_dag
 
     del airflow_db
@@ -65,7 +65,7 @@ def dag(replication: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airfl
     return build_dag(folder / "live.toml")
 
 
-def test_a_refused_schema_fails_the_feeds_task_once_and_resume_goes_on_from_there(
+def test_refused_schema_fails_the_feeds_task_once_and_resume_continues_from_there(
     dag: Any, source: LiveSource, replication: Any, mariadb: MariaDb, kafka: Kafka, schema_registry: Apicurio
 ) -> None:
     # S2-38, S2-39, DESIGN 3.12
@@ -94,12 +94,12 @@ def test_a_refused_schema_fails_the_feeds_task_once_and_resume_goes_on_from_ther
     stands = read_state(log, "a")
     assert stands.error is not None
     assert (stands.state, stands.error.where["table"]) == ("error", "fd.a")
-    # The next window goes on without it, and says why.
+    # The next window leaves the feed out, and says why.
     workload.begin().insert("fd", "a", id=3, z=0).commit()
     state, tasks = run()
     assert (state, tasks["encode-a"], tasks["publish-a"]) == ("success", "success", "skipped")
     assert (tasks["finalize"], applied(), sent()) == ("success", [1, 2, 3], 1)
-    # Resumed, it takes up all that it missed.
+    # After it is resumed, the feed sends everything that it missed.
     schema_registry.set_compatibility("NONE")
     record_resume(log, "a", reason="the subject takes it now")
     workload.begin().insert("fd", "a", id=4, z=0).commit()

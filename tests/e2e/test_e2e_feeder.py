@@ -1,4 +1,4 @@
-"""A MariaDB server, the feeder, pumps, windows and another MariaDB server that is equal in the end."""
+"""A MariaDB server, the feeder, pumps, windows, and another MariaDB server that is equal in the end."""
 
 from __future__ import annotations
 
@@ -32,14 +32,12 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[MariaDb]:
-    """A source of its own: its logs are purged."""
+    """A separate source, because its logs are purged."""
     with mariadb_in_memory(MariaDb.source_options()) as made:
         yield made
 
 
-def test_a_source_and_its_target_are_equal(
-    server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
-) -> None:
+def test_source_and_target_are_equal(server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path) -> None:
     # S4-01 S4-50
     execute(server, "CREATE DATABASE fed CHARACTER SET utf8mb4")
     source = {"name": "shard-1", "host": server.host, "port": server.port, "start": {"mode": "now"}}
@@ -66,7 +64,7 @@ def test_a_source_and_its_target_are_equal(
         mixed_transactions(link, "fed", 2, 150)
         execute(server, "TRUNCATE TABLE fed.log2", "INSERT INTO fed.log2 VALUES (1, NULL)")
         cluster.follow(server)
-        # What is published needs the source's log no more: the pumps are its relay log.
+        # Published data does not need the source's log any more: the pumps serve as its relay log.
         cluster.stop_feeder()
         purge(server)
         cluster.start_feeder()
@@ -77,7 +75,7 @@ def test_a_source_and_its_target_are_equal(
         assert contents(mariadb, "fed") == contents(server, "fed")
 
 
-def test_a_full_load_under_writes_and_the_windows_behind_it(
+def test_full_load_under_writes_and_following_windows_are_equal(
     server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
 ) -> None:
     # S4-02 U-19 R-34
@@ -126,10 +124,10 @@ def test_a_full_load_under_writes_and_the_windows_behind_it(
         assert (done.loads[0].rows, done.loads[0].tables) == (load["rows"], 2)
 
 
-def test_a_full_load_that_is_killed_again_and_again_goes_on(
+def test_full_load_killed_repeatedly_resumes(
     server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
 ) -> None:
-    # S4-02 S4-24 R-34: chunks stay, what changed between the snapshots comes once; target and mirror are equal
+    # S4-02 S4-24 R-34: chunks are kept, changes between the snapshots come once; target and mirror are equal
     _make_base(server, mariadb)
     source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 50}}
     with FedCluster(tmp_path, server, [source]) as cluster, server.connect() as link:
@@ -158,8 +156,8 @@ def test_a_full_load_that_is_killed_again_and_again_goes_on(
         assert found == sorted(rows(server, "SELECT id, u, v FROM fed.t"))
 
 
-def _do_behind_second_chunks(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-    """`act` once some chunks of a full load, and then some more, are in the journal."""
+def _act_after_second_chunks(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Call `act` after the journal has stored chunks of a full load for the second time."""
     keep, calls = Journal.store_chunks, itertools.count(1)
 
     def keep_and_act(self: Journal, chunks: Sequence[LoadedChunk]) -> None:
@@ -171,12 +169,12 @@ def _do_behind_second_chunks(monkeypatch: pytest.MonkeyPatch, act: Callable[[], 
     monkeypatch.setattr("pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES", 20_000)
 
 
-def test_a_source_that_dies_in_its_full_load_is_waited_for(
+def test_source_that_dies_in_its_full_load_is_awaited(
     server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S4-24
     _make_base(server, mariadb)
-    _do_behind_second_chunks(monkeypatch, server.kill9)
+    _act_after_second_chunks(monkeypatch, server.kill9)
     source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 50}}
     with FedCluster(tmp_path, server, [source]) as cluster, ThreadPoolExecutor(1) as pool:
         started = pool.submit(cluster.start_feeder)
@@ -189,16 +187,18 @@ def test_a_source_that_dies_in_its_full_load_is_waited_for(
         assert contents(mariadb, "fed") == contents(server, "fed")
 
 
-def test_a_source_that_is_removed_in_its_full_load_holds_back_nobody(
+def test_source_removed_in_its_full_load_does_not_block_the_others(
     server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # S4-24 R-34: windows of the other go on, and it is loaded whole when it comes back
+    # S4-24 R-34: the other source's windows continue, and the removed source is loaded completely when it comes back
     def end_load() -> None:
         raise Stopped
 
     _make_base(server, mariadb)
-    _do_behind_second_chunks(monkeypatch, end_load)
-    monkeypatch.setattr("pump_service.pump.resolver._VERSIONS_LIVE_S", 0.0)  # no record at the feeder proves nothing
+    _act_after_second_chunks(monkeypatch, end_load)
+    monkeypatch.setattr(
+        "pump_service.pump.resolver._VERSIONS_LIVE_S", 0.0
+    )  # a missing record at the feeder proves nothing
     at = {"host": server.host, "port": server.port, "rename-schema": "{source}_{schema}"}
     read = {"name": "read", "start": {"mode": "now"}, **at}
     loaded = {"name": "loaded", "snapshot": {"chunk-rows": 50}, **at}
@@ -225,7 +225,7 @@ def test_a_source_that_is_removed_in_its_full_load_holds_back_nobody(
 
 
 def _make_base(server: MariaDb, target: MariaDb) -> None:
-    """3,000 rows in fed.t and fed.log of `server`, and none of them at `target`."""
+    """Create 3,000 rows in fed.t and fed.log of `server`, and none at `target`."""
     numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999) SELECT"
     execute(target, "DROP DATABASE IF EXISTS fed")
     execute(
@@ -247,11 +247,11 @@ LOAD_STEPS = [
     ("before outcome", 2),
     ("after outcome", 1),
 ]
-"""The outcome of the first definitions is one, too; in the last step all rows are read, and committed."""
+"""Storing the first definitions counts as an outcome as well; at the last step all rows are read and committed."""
 
 
 @pytest.mark.parametrize("kills", [len(STEPS), pytest.param(50, marks=pytest.mark.soak)])
-def test_killed_again_and_again_under_load_every_transaction_comes_once(
+def test_feeder_killed_repeatedly_under_load_publishes_every_transaction_once(
     kills: int,
     server: MariaDb,
     target: dict[str, Any],
@@ -289,7 +289,7 @@ def test_killed_again_and_again_under_load_every_transaction_comes_once(
         assert f"\n  file: {file}\n  offset: {offset}\n  gtids: {end}\n" in shown
 
 
-def test_placement_driver_pump_and_source_go_and_come_back(
+def test_restarts_of_placement_driver_pump_and_source_are_survived(
     server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
 ) -> None:
     # S0-11 R-10

@@ -1,4 +1,6 @@
-"""plan, land and merge against live pumps: complete, once, immutable, in order, decoded by the schema of the place."""
+"""plan, land and merge with live pumps: complete, once, immutable, in order, decoded with the schema at each
+position.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,10 @@ def rows(ctx: StageContext, table: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (row["commit_ts"], row.get("seq", 0)))
 
 
-def lies_in_order(ctx: StageContext, table: str, place: list[str]) -> int:
-    """How many files the table has; in each, rows lie in the order of `place`, so that readers can pass over groups."""
+def count_ordered_files(ctx: StageContext, table: str, place: list[str]) -> int:
+    """The number of files of the table; asserts that rows are ordered by `place` in each, so that readers can skip
+    groups.
+    """
     files = DeltaTable(ctx.paths.table(table)).file_uris()
     for file in files:
         stored = pq.read_table(unquote(file), columns=place, partitioning=None)
@@ -63,7 +67,7 @@ def bank(source: LiveSource) -> None:
     source.workload.create_table("d", "t", [integer("id"), text("name")], ["id"])
 
 
-def test_the_articles_transaction_becomes_six_mutations_of_one_commit(
+def test_articles_transaction_becomes_six_mutations_of_one_commit(
     source: LiveSource, context: Callable[..., StageContext]
 ) -> None:  # S0-15 S0-18 S0-19 S0-21 S1-01
     bank(source)
@@ -87,7 +91,7 @@ def test_the_articles_transaction_becomes_six_mutations_of_one_commit(
     assert jobs == {row["job_id"] for row in binlog if row["kind"] == "ddl"}
 
 
-def test_windows_tile_and_nothing_is_landed_twice(
+def test_windows_have_no_gaps_and_nothing_is_landed_twice(
     source: LiveSource, context: Callable[..., StageContext]
 ) -> None:  # S0-02 S0-12 S0-17 S0-63 C-06
     bank(source)
@@ -102,13 +106,13 @@ def test_windows_tile_and_nothing_is_landed_twice(
         window(ctx)
     assert [m["commit_ts"] for m in rows(ctx, "mutation")] == sorted(expected)
     for table, last in (("binlog", "chunk"), ("mutation", "seq")):
-        assert lies_in_order(ctx, table, ["commit_ts", "start_ts", last]) >= 3
+        assert count_ordered_files(ctx, table, ["commit_ts", "start_ts", last]) >= 3
     landed = ctx.windows.landed()
     assert len(landed) == 3
     assert all(before[1] == after[0] for before, after in itertools.pairwise(landed))
 
 
-def test_a_landed_window_is_immutable_when_the_pumps_are_gone(
+def test_landed_window_is_immutable_when_the_pumps_are_gone(
     source: LiveSource, context: Callable[..., StageContext]
 ) -> None:  # R-03 R-24
     bank(source)
@@ -120,7 +124,7 @@ def test_a_landed_window_is_immutable_when_the_pumps_are_gone(
     for pump in list(source.pumps):
         source.stop_pump(pump)
         shutil.rmtree(source.folder / pump)
-    # PD is away too, and the attempt that sealed died right behind that: a landed window needs no source.
+    # PD is unreachable too, and the sealing run died right afterwards: a landed window needs no source.
     gone = ctx.replication.source.model_copy(update={"pd_urls": ("http://127.0.0.1:1",), "timeout_s": 0.5})
     ctx = replace(ctx, replication=ctx.replication.model_copy(update={"source": gone}))
     staged = Path(ctx.paths.staging(str(first.lo)))
@@ -132,7 +136,7 @@ def test_a_landed_window_is_immutable_when_the_pumps_are_gone(
     assert {table: rows(ctx, table) for table in before} == before
 
 
-def test_a_window_whose_rows_were_changed_after_landing_is_refused(
+def test_window_whose_rows_changed_after_landing_is_refused(
     source: LiveSource, context: Callable[..., StageContext]
 ) -> None:  # R-03
     bank(source)
@@ -144,7 +148,7 @@ def test_a_window_whose_rows_were_changed_after_landing_is_refused(
         run_stage("land", ctx, Bounds(landed.lo, landed.hi))
 
 
-def test_a_stopped_pump_blocks_and_is_named_until_it_is_back(
+def test_stopped_pump_blocks_and_is_named_until_it_is_back(
     source: LiveSource, context: Callable[..., StageContext]
 ) -> None:  # S0-56 R-05 R-35
     bank(source)
@@ -165,7 +169,7 @@ def test_a_stopped_pump_blocks_and_is_named_until_it_is_back(
     assert [dict(m["after"])["id"] for m in rows(ctx, "mutation")] == ["1"]
 
 
-def test_a_key_deleted_from_the_registry_and_a_wiped_disk_are_noticed(
+def test_deleted_registry_key_and_wiped_disk_are_detected(
     source: LiveSource, context: Callable[..., StageContext]
 ) -> None:  # R-05 R-06
     source.settle()
@@ -180,7 +184,7 @@ def test_a_key_deleted_from_the_registry_and_a_wiped_disk_are_noticed(
     assert "data directory is another one" in run_stage("plan", ctx).detail["reason"]
 
 
-def test_closing_pumps_learn_how_far_the_lake_is(
+def test_closing_pumps_learn_the_lakes_position(
     source: LiveSource, context: Callable[..., StageContext]
 ) -> None:  # R-05
     source.settle()
@@ -188,7 +192,7 @@ def test_closing_pumps_learn_how_far_the_lake_is(
     landed = land(ctx)
     (consumer,) = source.registry.drainers()
     assert (consumer.node_id, consumer.state, consumer.max_commit_ts) == ("binlake-live", "paused", landed.hi)
-    # PD was away right behind the seal: plan tells it, as no landing comes while a closing pump blocks.
+    # PD was unreachable right after the seal: plan tells the pump, because nothing lands while a closing pump blocks.
     source.registry.put_drainer(replace(consumer, max_commit_ts=landed.lo))
     run_stage("plan", ctx)
     assert source.registry.drainers() == [consumer]
@@ -214,7 +218,7 @@ def test_hi_is_lowered_to_just_before_a_ddl_whose_job_is_not_in_the_history(
     assert found == [{"id": "1", "name": "x"}, {"id": "2", "name": "y", "c": "8"}]
 
 
-def test_a_window_with_ddl_inside_decodes_each_row_at_its_place(
+def test_window_with_ddl_inside_decodes_each_row_with_the_schema_at_its_position(
     source: LiveSource, context: Callable[..., StageContext]
 ) -> None:  # S0-60 S0-64 R-19
     bank(source)
@@ -232,7 +236,7 @@ def test_a_window_with_ddl_inside_decodes_each_row_at_its_place(
     assert json.loads(ddls[2]["after"])["tables"][0]["info"]["cols"][-1]["name"]["O"] == "c"
 
 
-def test_initial_commit_ts_is_exclusive_and_minus_one_is_now(
+def test_initial_commit_ts_is_exclusive_and_minus_one_means_now(
     source: LiveSource, context: Callable[..., StageContext]
 ) -> None:  # S0-62
     bank(source)
@@ -252,7 +256,7 @@ def test_initial_commit_ts_is_exclusive_and_minus_one_is_now(
     assert now.windows.start_ts() == start
 
 
-def test_a_person_may_ask_for_a_landed_window_again_and_for_nothing_else_below(
+def test_landed_window_can_be_requested_again_but_no_other_range_below(
     source: LiveSource, context: Callable[..., StageContext]
 ) -> None:  # C-04
     source.settle()
@@ -266,7 +270,7 @@ def test_a_person_may_ask_for_a_landed_window_again_and_for_nothing_else_below(
         run_stage("plan", ctx, start_ts=landed.hi + 1)
 
 
-def test_transactions_of_the_ignore_list_leave_no_row_and_are_reported(
+def test_ignored_transactions_leave_no_row_and_are_reported(
     source: LiveSource, context: Callable[..., StageContext]
 ) -> None:  # U-12
     bank(source)
@@ -279,7 +283,7 @@ def test_transactions_of_the_ignore_list_leave_no_row_and_are_reported(
     merged = ctx.windows.events()[-1]
     assert json.loads(merged["detail"])["skipped_commit_ts"] == [str(skipped)]
     run_stage("merge", ctx, Bounds(merged["lo"], merged["hi"]))
-    # U-12: told once, by whose run, and an audit of the transaction says so.
+    # U-12: reported once, with the run's id, and an audit of the transaction shows it.
     (told,) = ctx.windows.events(stage="skip")
     assert (told["lo"], told["hi"], told["run_id"]) == (skipped - 1, skipped, ctx.run_id)
     found, other = (Audit(ctx.paths, ctx.rules).transaction(ts) for ts in (skipped, kept))
@@ -292,10 +296,10 @@ def test_transactions_of_the_ignore_list_leave_no_row_and_are_reported(
 @pytest.mark.parametrize(
     ("driver_bytes", "rows_written"), [(64 << 20, 20), (300, 9), pytest.param(0, 9, marks=pytest.mark.soak)]
 )
-def test_a_window_ends_at_its_bytes_and_the_next_goes_on_behind_it(
+def test_window_ends_at_its_size_limit_and_the_next_continues_after_it(
     source: LiveSource, context: Callable[..., StageContext], driver_bytes: int, rows_written: int
 ) -> None:  # S0-02 R-48
-    # By the driver; by Spark behind what the driver has room for; by Spark alone, which takes seconds a window.
+    # By the driver; by Spark after what fits into the driver's memory; by Spark alone, which takes seconds per window.
     bank(source)
     commits = [source.workload.begin().insert("d", "t", id=n, name="x" * 100).commit() for n in range(rows_written)]
     source.settle()
@@ -316,7 +320,7 @@ def test_a_window_ends_at_its_bytes_and_the_next_goes_on_behind_it(
     assert run_stage("merge", ctx, Bounds(found[-1].lo, found[-1].hi)).state == "done"
 
 
-def test_a_window_whose_rows_belong_to_a_ddl_behind_its_bytes_takes_more(
+def test_window_extends_beyond_its_size_limit_to_include_a_ddl_that_its_rows_need(
     source: LiveSource, context: Callable[..., StageContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R-19
     bank(source)
@@ -339,7 +343,7 @@ def test_a_window_whose_rows_belong_to_a_ddl_behind_its_bytes_takes_more(
     assert CUT not in landed.detail
 
 
-def test_a_window_that_an_older_version_sealed_is_not_verified(context: Callable[..., StageContext]) -> None:  # R-03
+def test_window_sealed_by_an_older_version_is_not_verified(context: Callable[..., StageContext]) -> None:  # R-03
     old = WindowManifest("demo", 1, 5, 9, "", (), 3, 0, 0, 100, 1, "0" * 64)
     ctx = context()
     ensure_tables(ctx.paths)

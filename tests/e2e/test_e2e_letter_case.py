@@ -1,4 +1,4 @@
-"""Names with capital letters at a target that compares names without case: lower_case_table_names = 1 and 2."""
+"""Names with capital letters on a target that compares names without case: lower_case_table_names = 1 and 2."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CAPTURE = Path(__file__).parent.parent / "captures" / "shard_mixed"
 
 
 @pytest.mark.parametrize(("mode", "names"), [(1, ["filiale_a1", "filiale_b2"]), (2, ["Filiale_A1", "Filiale_B2"])])
-def test_every_statement_is_taken_and_leaves_what_is_expected(mode: int, names: list[str]) -> None:  # issue 13.1
+def test_every_statement_is_accepted_and_has_the_expected_effect(mode: int, names: list[str]) -> None:  # issue 13.1
     log = read_log(Capture(CAPTURE))
     with MariaDb(options=(f"--lower-case-table-names={mode}",)) as server:
         target = Target(db_type="mariadb", host=server.host, port=server.port, user=server.user)

@@ -1,4 +1,4 @@
-"""The crash scenario whole: finalize killed in the middle, the source gone for good, the target made what it was."""
+"""The complete crash scenario: finalize is killed, the source is gone for good, and the target is recovered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Model = dict[tuple[str, str], Any]
 
 @contextmanager
 def listening(addresses: list[tuple[str, int]]) -> Iterator[list[socket.socket]]:
-    """Somebody at each address who would notice a call."""
+    """Listeners at each address, which would notice a connection."""
     ears = [socket.create_server(address) for address in addresses]
     try:
         yield ears
@@ -52,7 +52,7 @@ def calls(ears: list[socket.socket]) -> int:
 
 
 def landed(ctx: StageContext, source: LiveSource) -> Bounds:
-    """What was written so far, as one landed window."""
+    """Land everything written so far as one window."""
     source.settle()
     planned = run_stage("plan", ctx)
     done = run_stage("land", ctx, Bounds(planned.lo, planned.hi))
@@ -69,9 +69,9 @@ def no_lake(_: Replication) -> StageContext:
 
 @dataclass
 class Left:
-    """A window that is ready for finalize, and what its source was: every `state` on the way, `final` behind it.
+    """A window that is ready for finalize, with the source's states: each `state` inside it, and `final` at its end.
 
-    `last`: the window landed behind it and not merged. `transactions`: those that apply the window.
+    `last`: the next window, landed but not merged. `transactions`: the number of those that apply the window.
     """
 
     ctx: StageContext
@@ -94,7 +94,7 @@ class Left:
 
     @contextmanager
     def without_statements(self) -> Iterator[None]:
-        """A file of the table `statement` is gone."""
+        """Hide a file of the table `statement`."""
         file = next(Path(self.ctx.paths.table("statement")).glob(f"window={self.bounds.window}/*.parquet"))
         away = file.rename(file.with_suffix(".away"))
         try:
@@ -109,7 +109,7 @@ class Left:
 
 @pytest.fixture
 def left(source: LiveSource, context: Make, target: dict[str, Any], tmp_path: Path) -> Left:
-    """50 transactions over three tables with five DDL; one of the tables has a second unique key, one has no key."""
+    """50 transactions on three tables with five DDL; one table has a second unique key, one has no key."""
     target |= {"mode": "parallel", "worker-count": 3, "txn-batch": 4}
     (tmp_path / "relay").mkdir()
     ctx = context(target=target, relay={"log-dir": str(tmp_path / "relay"), "max-file-size": 4000})
@@ -150,10 +150,11 @@ POSITIONS = [
 ]
 """Where finalize is killed; a negative number counts from the last transaction, which moves the checkpoint.
 
-Twenty positions of one window are in `tests/target/relay/test_target_relay.py`: the same code behind the reader."""
+`tests/target/relay/test_target_relay.py` tests twenty positions of one window, with the same code after the reader.
+"""
 
 
-def test_the_source_is_gone_and_finalize_was_killed(
+def test_killed_finalize_is_recovered_without_the_source(
     source: LiveSource, left: Left, mariadb: MariaDb, tmp_path: Path
 ) -> None:
     # R-21, S3-02 S3-03 S3-04 S3-09 S3-11 S3-13 S3-20 S3-21
@@ -171,7 +172,7 @@ def test_the_source_is_gone_and_finalize_was_killed(
             assert not found.consistent
             first, second = (left.from_lake, left.from_relay)[:: 1 if place % 2 else -1]
             assert_recovered(first(), mariadb, hi, whole, workload)
-            # The next run, with PD still away, does nothing.
+            # The next run, with PD still unreachable, does nothing.
             assert [result.state for result in second()] == ["nothing-to-do"]
             assert tables_of(workload, mariadb) == whole
         mariadb.wipe()
@@ -180,15 +181,15 @@ def test_the_source_is_gone_and_finalize_was_killed(
         assert half not in left.states
         with left.without_statements(), pytest.raises(LostRange) as caught:
             left.from_lake()
-        # S3-13: the range is named, and the target is as it was.
+        # S3-13: the range is named, and the target is unchanged.
         assert left.bounds.window in str(caught.value)
         assert tables_of(workload, mariadb) == half
         assert_recovered(left.roll_forward(), mariadb, left.last.hi, left.final, workload)
-        # PD was asked whether it answers; nobody else of the source was called.
+        # PD was asked whether it answers; no other part of the source was contacted.
         assert calls(ears) == 0
 
 
 def address(place: str) -> tuple[str, int]:
-    """Host and port of `host:port`, with a scheme or without."""
+    """Host and port of `host:port`, with or without a scheme."""
     host, _, port = place.rpartition("/")[2].rpartition(":")
     return host, int(port)

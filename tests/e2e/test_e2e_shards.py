@@ -1,4 +1,4 @@
-"""Sharded MariaDB into one table by one feeder, configured by DM's own files (S4-03, S4-53, S4-52, R-15)."""
+"""Sharded MariaDB into one table through one feeder, configured by DM's own files (S4-03, S4-53, S4-52, R-15)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SAME_IDS = dict.fromkeys(SHARDS, 0)
 
 @pytest.fixture(scope="module")
 def sources(mariadb_source: MariaDb) -> Iterator[tuple[MariaDb, MariaDb]]:
-    """The servers of two shards, each with a log of its own."""
+    """The servers of two shards, each with its own log."""
     with mariadb_in_memory(MariaDb.source_options(2)) as second:
         yield mariadb_source, second
 
 
 @pytest.fixture
 def shards(sources: tuple[MariaDb, MariaDb], empty_mariadb: MariaDb, tmp_path: Path) -> Iterator[FedShards]:
-    """A feeder of both, empty; the target is empty, too."""
+    """A feeder of both emptied shards, with an empty target."""
     for server in sources:
         server.wipe()
     with FedShards(tmp_path, sources, empty_mariadb) as fed:
@@ -44,16 +44,16 @@ def union(shards: FedShards, columns: str = "id, customer, amount, state, at") -
     return [row for shard, server in shards.servers.items() for row in sales(server, f"sale_{shard[-1]}", columns)]
 
 
-def test_the_shards_of_a_shop_are_one_table(shards: FedShards) -> None:  # S4-03 S4-53 R-15 R-25
+def test_shards_of_a_shop_become_one_table(shards: FedShards) -> None:  # S4-03 S4-53 R-15 R-25
     shards.start()
     for step in ("base", "load"):
         shards.run_step(step)
     shards.run_windows()
     assert len(union(shards)) == 8
     assert sales(shards.target, "sale") == union(shards)
-    # Each row is compared with its shard, too.
+    # Each row is also compared with its shard.
     assert shards.validated[-1]["against_source"] == shards.validated[-1]["compared"] > 8
-    # A table that no route names has at the target the database that it has on its shard.
+    # A table without a route is at the target in the same database as on its shard.
     for shard, server in shards.servers.items():
         items = f"SELECT * FROM store.item_{shard[-1]} ORDER BY sale, line"
         assert len(rows(server, items)) == 4
@@ -66,7 +66,7 @@ def test_the_shards_of_a_shop_are_one_table(shards: FedShards) -> None:  # S4-03
     (lock,) = read_locks(shards.replication())
     assert [(one["source"], one["lacks"]) for one in lock["tables"]] == [("shard-1", []), ("shard-2", ["column note"])]
     assert lock["tables"][0]["ddl"].startswith("ALTER TABLE `shard-1_store`.`sale_1` ADD COLUMN `note`")
-    # Rows of the shard that lacks the column have its default.
+    # Rows of the shard without the column have its default.
     assert {row[0] for row in sales(shards.target, "sale", "note")} == {"none"}
     assert sales(shards.target, "sale") == union(shards)
 
@@ -76,7 +76,7 @@ def test_the_shards_of_a_shop_are_one_table(shards: FedShards) -> None:  # S4-03
     assert sales(shards.target, "sale", "*") == union(shards, "*")
     assert read_locks(shards.replication()) == []
 
-    # A column goes with the last shard that has it, and a shard's rows stay when it drops its table.
+    # The last shard that has a column drops it at the target; a shard's rows stay when it drops its table.
     execute(shards.servers["shard-1"], "ALTER TABLE store.sale_1 DROP COLUMN note")
     shards.run_windows()
     assert {row[0] for row in sales(shards.target, "sale", "note")} == {"none"}
@@ -89,15 +89,16 @@ def test_the_shards_of_a_shop_are_one_table(shards: FedShards) -> None:  # S4-03
     assert sales(shards.target, "sale", "*") == before
 
 
-def test_columns_of_a_dropped_shard_are_named_and_windows_go_on_once_they_are_gone(
+def test_columns_of_a_dropped_shard_are_named_and_windows_continue_once_they_are_gone(
     sources: tuple[MariaDb, MariaDb], empty_mariadb: MariaDb, tmp_path: Path
-) -> None:  # S4-53 R-15: without a shard-mode nothing takes the values of rows that stay
+) -> None:  # S4-53 R-15: without a shard-mode, the values of the remaining rows are never removed
     for server in sources:
         server.wipe()
     with FedShards(tmp_path, sources, empty_mariadb, **{"shard-mode": ""}) as shards:
         shards.start()
         shards.run_step("base")
-        # The feeder reads the shards side by side: the second one has its table before the first one's goes.
+        # The feeder reads the shards concurrently, so the second shard must have its table before the first one drops
+        # its own.
         shards.run_windows()
         shards.run_step("widen", "shard-1")
         execute(shards.servers["shard-1"], "DROP TABLE store.sale_1")
@@ -110,7 +111,7 @@ def test_columns_of_a_dropped_shard_are_named_and_windows_go_on_once_they_are_go
         assert sales(shards.target, "sale", "*") == sales(shards.servers["shard-2"], "sale_2")
 
 
-def test_one_id_on_two_shards_stops_with_both_named(shards: FedShards) -> None:  # S4-03
+def test_same_id_on_two_shards_stops_with_both_named(shards: FedShards) -> None:  # S4-03
     shards.start()
     shards.run_step("base")
     shards.run_step("load", "shard-1")
@@ -122,7 +123,7 @@ def test_one_id_on_two_shards_stops_with_both_named(shards: FedShards) -> None: 
     assert sales(shards.target, "sale") == before
 
 
-def test_a_column_for_the_source_keeps_equal_ids_apart(
+def test_source_column_separates_equal_ids(
     sources: tuple[MariaDb, MariaDb], empty_mariadb: MariaDb, tmp_path: Path
 ) -> None:  # S4-03
     for server in sources:
@@ -147,11 +148,11 @@ def test_a_column_for_the_source_keeps_equal_ids_apart(
         ]
         assert len(expected) == 8
         assert found == expected
-        # The lake's keys are the shards' own.
+        # The lake's keys are those of the shards.
         assert "the key of its rows is different at the target" in shards.validated[-1]["tables"]["store.sale"]
 
 
-def test_shards_with_rows_of_long_ago_are_one_table(
+def test_shards_with_old_rows_become_one_table(
     sources: tuple[MariaDb, MariaDb], empty_mariadb: MariaDb, tmp_path: Path
 ) -> None:  # S4-02 S4-03
     for server in sources:

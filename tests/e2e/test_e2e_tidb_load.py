@@ -1,6 +1,7 @@
-"""A TiDB source that has a past: its tables by SQL as of one commit_ts, then its binlogs from there; equal at the end.
+"""A TiDB source with a history: its tables are read by SQL as of one commit_ts, then its binlogs; equal at the end.
 
-The SQL side is a MariaDB at rest with what the source held (support.tidb_double); pumps, windows and target are real.
+The SQL side is a MariaDB without writers that holds the source's rows (support.tidb_double); pumps, windows and target
+are real.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ NO_MIRROR: dict[str, Any] = {"mirror": {"enabled": False}}
 
 @dataclass
 class Shop:
-    """A source with a past that no pump holds any more, and its SQL side."""
+    """A source with a history that no pump holds any more, and its SQL side."""
 
     live: LiveSource
     sql: Snapshots
@@ -66,7 +67,7 @@ class Shop:
         return StageContext(self.live.replication(**config), "test", no_spark)
 
     def tell(self) -> None:
-        """The history, as far as it has come."""
+        """Give the SQL side the history so far."""
         write_history(self.server, self.workload.jobs)
 
     def run_windows(self, ctx: StageContext) -> None:
@@ -85,7 +86,7 @@ def no_spark() -> SparkSession:
 
 @pytest.fixture
 def shop(source: LiveSource, second_mariadb: MariaDb, target: dict[str, Any]) -> Iterator[Shop]:
-    """Three tables with rows: an integer key, a key that is a text, and none; one of them empty beside."""
+    """Three tables with rows (an integer key, a text key, and no key), and an empty table."""
     workload = source.workload
     sink, workload.sink = workload.sink, None
     workload.create_database("shop")
@@ -113,7 +114,7 @@ def shop(source: LiveSource, second_mariadb: MariaDb, target: dict[str, Any]) ->
 
 
 def change(workload: Workload) -> None:
-    """Changes of rows of the base, and of none."""
+    """Change rows of the base, and other rows."""
     items = workload.rows["shop", "item"]
     txn = workload.begin()
     txn.update("shop", "item", items[3], n=-7).delete("shop", "item", **items[90])
@@ -123,7 +124,7 @@ def change(workload: Workload) -> None:
     txn.commit()
 
 
-def test_a_source_with_a_past_is_loaded_and_its_windows_begin_behind_it(
+def test_source_with_a_history_is_loaded_and_its_windows_start_after_it(
     shop: Shop, mariadb: MariaDb
 ) -> None:  # S4-02 S4-24 R-34
     ctx, workload = shop.context(), shop.workload
@@ -131,7 +132,7 @@ def test_a_source_with_a_past_is_loaded_and_its_windows_begin_behind_it(
     assert tables_of(workload, mariadb) == expected(workload)
     (load,) = done.loads
     assert (done.phase, load.rows, load.tables_done) == ("applied", 3 * ROWS, 4)
-    # All that was read was read as of the base, by every session.
+    # Every session read everything as of the base.
     assert set(shop.sql.asked) == {str(load.commit_ts)}
     landed = ctx.windows.landed()
     assert (landed[0][0], landed[-1][1]) == (load.from_ts, load.commit_ts)
@@ -143,26 +144,26 @@ def test_a_source_with_a_past_is_loaded_and_its_windows_begin_behind_it(
     for lo, hi in landed:
         assert run_stage("land", ctx, Bounds(lo, hi)).state == "already"
     change(workload)
-    # Committed behind the base, in the history since: a column that the base's rows do not have.
+    # Committed after the base, with a later DDL: a column that the base's rows do not have.
     workload.add_column("shop", "item", integer("more", default="4"))
     workload.begin().insert("shop", "item", id=9001, name="newer", n=1, more=5).commit()
     shop.run_windows(ctx)
     assert tables_of(workload, mariadb) == expected(workload)
     assert ctx.windows.landed()[len(landed)][0] == load.commit_ts
-    # The lake knows these tables whole, also what nobody has changed since.
+    # The lake has these tables completely, including rows that have not changed since.
     versions = MirrorVersions(ctx.paths).latest()
     assert {name: version.inexact for name, version in versions.items()} == dict.fromkeys(workload.rows, "")
     found = read_checkpoint(ctx.replication, shop.live.driver.cluster_id)
     assert found is not None
     assert found.consistent
-    # Run again it finds all there.
+    # A second run finds everything done.
     assert shop.load(ctx).phase == "applied"
 
 
 @pytest.mark.parametrize(
     "broken_at", [9, pytest.param(1, marks=pytest.mark.soak), pytest.param(13, marks=pytest.mark.soak)]
 )
-def test_a_load_that_breaks_goes_on_and_reads_no_range_twice(
+def test_interrupted_load_resumes_and_reads_no_range_twice(
     broken_at: int, shop: Shop, mariadb: MariaDb
 ) -> None:  # S4-24
     ctx, reads = shop.context(**NO_MIRROR), itertools.count(1)
@@ -173,13 +174,13 @@ def test_a_load_that_breaks_goes_on_and_reads_no_range_twice(
     load = table.load()
     assert load is not None
     read_before = {(chunk.table, chunk.low) for chunk in table.chunks()}
-    # Until it is done no window of the pumps may come, which would leave a gap.
+    # Until the load is done, no window of the pumps may land, because it would leave a gap.
     planned = run_stage("plan", ctx)
     assert planned.state == "waiting"
     assert "full load" in planned.detail["reason"]
     shop.sql.refuse = lambda _: False
     shop.sql.queries.clear()
-    # The load goes on with the definitions of its snapshot, whatever has become of them.
+    # The load continues with the definitions of its snapshot, whatever happened to the tables since.
     shop.workload.add_column("shop", "word", integer("later", default="3"))
     shop.tell()
     again = shop.context(**NO_MIRROR)
@@ -193,7 +194,7 @@ def test_a_load_that_breaks_goes_on_and_reads_no_range_twice(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("killed_at", [1, 4, 9, 13])
-def test_a_load_that_is_killed_goes_on(killed_at: int, shop: Shop, mariadb: MariaDb, tmp_path: Path) -> None:  # S4-24
+def test_killed_load_resumes(killed_at: int, shop: Shop, mariadb: MariaDb, tmp_path: Path) -> None:  # S4-24
     ctx, reads = shop.context(**NO_MIRROR), itertools.count(1)
     file = tmp_path / "live.toml"
     file.write_text(as_toml(ctx))
@@ -217,7 +218,7 @@ def test_a_load_that_is_killed_goes_on(killed_at: int, shop: Shop, mariadb: Mari
 
 
 def as_toml(ctx: StageContext) -> str:
-    """What these tests set, as a file; the status port is closed."""
+    """These tests' settings as a file; the status port is closed."""
     one = ctx.replication
     assert one.target is not None
     assert one.source.sql is not None
@@ -242,7 +243,7 @@ port = {one.target.port}
 """
 
 
-def test_a_target_that_has_the_tables_keeps_them_where_they_are_empty(shop: Shop, mariadb: MariaDb) -> None:  # S4-24
+def test_existing_target_tables_are_used_if_they_are_empty(shop: Shop, mariadb: MariaDb) -> None:  # S4-24
     job = next(job for job in shop.workload.jobs if job["query"].startswith("CREATE TABLE `item`"))
     execute(mariadb, "CREATE DATABASE shop COLLATE utf8mb4_bin", "USE shop", job["query"])
     execute(mariadb, "INSERT INTO shop.item VALUES (7777, 'old', 5)")
@@ -254,7 +255,7 @@ def test_a_target_that_has_the_tables_keeps_them_where_they_are_empty(shop: Shop
     assert tables_of(shop.workload, mariadb) == expected(shop.workload)
 
 
-def test_what_would_leave_a_gap_is_refused(shop: Shop, mariadb: MariaDb, tmp_path: Path) -> None:  # R-34 S0-01
+def test_load_that_would_leave_a_gap_is_refused(shop: Shop, mariadb: MariaDb, tmp_path: Path) -> None:  # R-34 S0-01
     begun = shop.context()
     run_stage("plan", begun)
     with pytest.raises(CheckpointConflict, match=r"has begun without a full load.*new lake folder"):
@@ -280,7 +281,7 @@ def test_what_would_leave_a_gap_is_refused(shop: Shop, mariadb: MariaDb, tmp_pat
         shop.load(third)
 
 
-def test_a_ddl_that_the_history_does_not_have_yet_is_waited_for(shop: Shop) -> None:  # S4-24
+def test_ddl_not_yet_in_the_history_is_awaited(shop: Shop) -> None:  # S4-24
     execute(shop.server, "ALTER TABLE shop.item ADD COLUMN later INT")
     with pytest.raises(DefinitionsDiffer, match=r"not the same in the DDL history.*shop\.item"):
         shop.load(shop.context(target=None), "landed", shop.live.pd.tso())

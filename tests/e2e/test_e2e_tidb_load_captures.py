@@ -1,4 +1,4 @@
-"""Recorded TiDB clusters loaded in the middle of their lives, then followed to the end of the recording: equal at both.
+"""Recorded TiDB clusters loaded in the middle of the recording, then followed to its end: equal at both points.
 
 The SQL side is a MariaDB that was brought to the recorded state and compared with it (support.tidb_double).
 """
@@ -51,7 +51,7 @@ def require_equal(capture: Capture, state: StateAt, server: MariaDb) -> None:
         )),
     ],
 )  # fmt: skip
-def test_a_capture_is_loaded_in_the_middle_and_followed_to_its_end(
+def test_capture_is_loaded_in_the_middle_and_followed_to_its_end(
     name: str, step: str, mariadb: MariaDb, second_mariadb: MariaDb, tmp_path: Path
 ) -> None:  # S4-02 S4-24 S0-01 R-34
     capture = Capture(CAPTURES / name)
@@ -72,7 +72,7 @@ def test_a_capture_is_loaded_in_the_middle_and_followed_to_its_end(
 
 
 def fill(capture: Capture, base: StateAt, server: MariaDb) -> None:
-    """Bring the SQL side to the state, with the whole history of DDL, and make sure that it is there."""
+    """Bring the SQL side to the state, with the whole DDL history, and check that it equals the state."""
     log = read_log(capture)
     hands = plan_handwork(plan_ddl(log), capture.states(), tables_in_doubt(log))
     with closing(Session(target_of(server))) as session:

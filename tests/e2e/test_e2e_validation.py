@@ -1,4 +1,4 @@
-"""Continuous validation behind a feeder: rows of the windows, compared with the server that they come from."""
+"""Continuous validation with a feeder: rows of the windows, compared with the server that they come from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def server(request: pytest.FixtureRequest) -> MariaDb:
 
 
 class Fed:
-    """A feeder of `server`, whose windows are validated; the source is the feeder's own database `own`."""
+    """A feeder of `server` whose windows are validated; `asked`: the server that validation reads."""
 
     def __init__(self, cluster: FedCluster, server: MariaDb, target: dict[str, Any]) -> None:
         self.cluster, self.server, self.target = cluster, server, target
@@ -35,7 +35,7 @@ class Fed:
         self.asked = server
 
     def window(self) -> StageResult:
-        """Follow the source, run windows; the last result of validation."""
+        """Wait for the source, run windows, and return the last validation's result."""
         self.cluster.follow(self.server)
         return self.windows()[-1]
 
@@ -66,20 +66,20 @@ def fed(server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Pat
 
 
 def unlogged(server: MariaDb, *statements: str) -> None:
-    """Changes that the source's log lacks: what a feeder that loses a row would leave."""
+    """Execute changes that the source does not log, as if the feeder had lost rows."""
     with server.connect() as link, link.cursor() as cursor:
         for statement in ("SET SESSION sql_log_bin = 0", *statements, "SET SESSION sql_log_bin = 1"):
             cursor.execute(statement)
 
 
-def test_a_row_that_the_source_has_otherwise_is_proven_and_named(fed: Fed) -> None:
+def test_row_that_differs_at_the_source_is_proven_and_named(fed: Fed) -> None:
     done = fed.window()
     assert (done.state, done.rows, done.detail["against_source"], done.detail["errors"]) == ("done", 3, 3, 0)
     execute(fed.server, "UPDATE own.t SET v = 20 WHERE id = 2", "DELETE FROM own.t WHERE id = 3")
     fed.cluster.follow(fed.server)
     unlogged(fed.server, "UPDATE own.t SET v = 21 WHERE id = 2")
     done = fed.windows()[-1]
-    # A change may be on its way: it waits, in the lake, whatever is started again meanwhile.
+    # The change could still be on its way, so the entry waits in the lake, across restarts.
     assert (done.detail["pending"], done.detail["errors"]) == (1, 0)
     fed.cluster.stop_feeder()
     fed.cluster.start_feeder()
@@ -91,7 +91,7 @@ def test_a_row_that_the_source_has_otherwise_is_proven_and_named(fed: Fed) -> No
         "new", "source", "in_own", '["2"]', ("v",),
     )  # fmt: skip
     assert ('"21"' in error.expected, '"20"' in error.found) == (True, True)
-    # The source is made what its log says: the error is over.
+    # The source is changed back to the state of its log, which resolves the error.
     unlogged(fed.server, "UPDATE own.t SET v = 20 WHERE id = 2")
     execute(fed.server, "INSERT INTO own.t VALUES (5, 5, NULL, NULL)")
     assert fed.window().detail["errors"] == 0
@@ -110,7 +110,7 @@ def _keep_changing(server: MariaDb, stopped: threading.Event) -> Callable[[], No
     return write
 
 
-def test_rows_that_change_all_the_time_give_no_error(fed: Fed) -> None:
+def test_constantly_changing_rows_give_no_error(fed: Fed) -> None:
     stopped = threading.Event()
     writer = threading.Thread(target=_keep_changing(fed.server, stopped))
     writer.start()
@@ -123,7 +123,7 @@ def test_rows_that_change_all_the_time_give_no_error(fed: Fed) -> None:
     finally:
         stopped.set()
         writer.join()
-    # It was looked at while changes were on their way.
+    # Rows were compared while changes were on their way.
     assert seen > 0
     assert fed.window().detail["errors"] == 0
     execute(fed.server, "INSERT INTO own.t VALUES (7, 7, NULL, NULL)")
@@ -132,7 +132,7 @@ def test_rows_that_change_all_the_time_give_no_error(fed: Fed) -> None:
 
 
 @pytest.mark.parametrize("server", ["mariadb_source"], indirect=True)
-def test_a_replica_that_is_behind_proves_nothing(fed: Fed, second_mariadb: MariaDb) -> None:
+def test_lagging_replica_proves_nothing(fed: Fed, second_mariadb: MariaDb) -> None:
     second_mariadb.wipe()
     execute(
         second_mariadb,
@@ -145,7 +145,7 @@ def test_a_replica_that_is_behind_proves_nothing(fed: Fed, second_mariadb: Maria
         execute(fed.server, f"INSERT INTO own.t VALUES ({number}, 1, NULL, NULL)")
         done = fed.window()
         assert (done.detail["errors"], done.detail["pending"] > 0) == (0, True)
-    # It has caught up, as the server itself has.
+    # The replica has caught up, so it counts like the server itself.
     fed.asked = fed.server
     execute(fed.server, "INSERT INTO own.t VALUES (13, 1, NULL, NULL)")
     done = fed.window()

@@ -36,7 +36,7 @@ def sales(shards: FedShards, shard: str | None = None) -> list[tuple[Any, ...]]:
     return rows(shards.servers[shard], f"SELECT * FROM store.sale_{shard[-1]} ORDER BY id")
 
 
-def test_rows_wait_with_their_ddl_and_all_else_goes_on(shards: FedShards) -> None:  # S4-53 R-15
+def test_rows_wait_with_their_ddl_while_everything_else_continues(shards: FedShards) -> None:  # S4-53 R-15
     shards.start()
     for step in ("base", "load"):
         shards.run_step(step)
@@ -49,7 +49,7 @@ def test_rows_wait_with_their_ddl_and_all_else_goes_on(shards: FedShards) -> Non
     execute(shards.servers["shard-1"], "UPDATE store.sale_1 SET amount = 7 WHERE id = 1")
     execute(shards.servers["shard-2"], "UPDATE store.sale_2 SET amount = 99 WHERE id = 1001")
     shards.run_windows()
-    # The one shard's rows are as they were; those of the other, and other tables of the one, go on.
+    # The waiting shard's rows stay unchanged; the other shard's rows, and other tables of the first, continue.
     assert sales(shards) == before + sales(shards, "shard-2")
     for shard, server in shards.servers.items():
         items = f"SELECT * FROM store.item_{shard[-1]} ORDER BY sale, line"
@@ -60,7 +60,7 @@ def test_rows_wait_with_their_ddl_and_all_else_goes_on(shards: FedShards) -> Non
     ]  # fmt: skip
     assert "wait" in lock["state"]
 
-    # Compared while rows wait: the mirror holds what the target holds.
+    # Compared while rows wait: the mirror holds the same as the target.
     assert verify(shards.replication(), VerifyOptions()).equal
     execute(shards.servers["shard-1"], "DELETE FROM store.sale_1 WHERE id = 2")
     shards.run_step("widen", "shard-2")
@@ -71,7 +71,7 @@ def test_rows_wait_with_their_ddl_and_all_else_goes_on(shards: FedShards) -> Non
     assert read_locks(shards.replication()) == []
     assert verify(shards.replication(), VerifyOptions()).equal
 
-    # Without the table that has not dropped the column: its rows go on without it.
+    # Without the table that has not dropped the column: its rows continue without the column.
     execute(shards.servers["shard-1"], "ALTER TABLE store.sale_1 DROP COLUMN note")
     execute(shards.servers["shard-1"], "UPDATE store.sale_1 SET amount = 8 WHERE id = 1")
     shards.run_windows()

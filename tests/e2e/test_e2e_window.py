@@ -1,4 +1,4 @@
-"""Whole windows into a real MariaDB: equal to the model, whatever is rerun, however it is cut."""
+"""Whole windows into a real MariaDB: equal to the model, whatever is repeated and however the windows are cut."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def expected(workload: Workload) -> dict[tuple[str, str], Counter[tuple[str | No
 
 
 def set_up(workload: Workload) -> None:
-    """A keyed table with a second unique key, and one without any key."""
+    """Create a keyed table with a second unique key, and a table without any key."""
     workload.create_database("d")
     workload.create_table("d", "t", [integer("id"), text("u"), integer("v")], ["id"], ["u"])
     workload.create_table("d", "log", [integer("n"), text("what")])
 
 
 def some_changes(workload: Workload, seed: int, transactions: int = 12) -> None:
-    """Random inserts, updates (moved keys and swapped unique values among them) and deletes; doubles in `log`."""
+    """Random inserts, updates (including moved keys and swapped unique values) and deletes; duplicates in `log`."""
     draw = random.Random(seed)
     for number in range(transactions):
         txn = workload.begin()
@@ -73,14 +73,14 @@ def some_changes(workload: Workload, seed: int, transactions: int = 12) -> None:
 
 
 def run(ctx: StageContext, source: LiveSource) -> Bounds:
-    """Run windows until all that was written so far is landed and applied; the last landed window."""
+    """Run windows until everything written so far is landed and applied; return the last landed window."""
     until = source.settle()
     while (ctx.windows.landed_ts() or 0) < until:
         run_window(ctx)
     return Bounds(*ctx.windows.landed()[-1])
 
 
-def test_a_window_with_ddl_on_two_tables_and_rows_between_equals_the_source(
+def test_window_with_ddl_on_two_tables_and_rows_between_equals_the_source(
     source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb
 ) -> None:  # S0-22 S0-55 S0-64 S3-05
     workload = source.workload
@@ -104,16 +104,16 @@ def test_a_window_with_ddl_on_two_tables_and_rows_between_equals_the_source(
     assert (found.commit_ts, found.consistent) == (bounds.hi, True)
 
 
-# One window is run again by the driver alone; of two, Spark's workers run the second and some stages of the first.
+# The driver alone repeats one window; of two, Spark's workers run the second and some stages of the first.
 @pytest.mark.parametrize("windows", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_nothing_changes_whatever_is_run_again_when_the_pumps_are_gone(
+def test_repeated_stages_change_nothing_when_the_pumps_are_gone(
     source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb, windows: int
 ) -> None:  # R-01 R-03 R-24 S4-36
     workload = source.workload
     set_up(workload)
     ctx = context(target=target, mirror={"enabled": True})
-    # What a window is worth to Spark's workers or to the driver alone comes out the same; and readers of files hold
-    # the same folder for themselves, however each of them writes its name.
+    # Spark's workers and the driver alone give the same result, and readers of files see the same folder although each
+    # writer names files differently.
     by_workers = context(target=target, mirror={"enabled": True}, window={"driver-bytes": 0})
     for seed in range(windows):
         some_changes(workload, seed)
@@ -135,16 +135,16 @@ def test_nothing_changes_whatever_is_run_again_when_the_pumps_are_gone(
 
 
 def lake_rows(ctx: StageContext, table: str) -> list[str]:
-    """The rows of a lake table, whatever their order in files."""
+    """The rows of a lake table in any order."""
     return texts(DeltaTable(ctx.paths.table(table)).to_pyarrow_table())
 
 
 def texts(rows: pa.Table) -> list[str]:
-    """Rows, whatever their order and that of their columns."""
+    """Rows as texts, independent of the order of rows and columns."""
     return sorted(map(str, rows.select(sorted(rows.column_names)).to_pylist()))
 
 
-def test_a_sink_that_was_down_takes_several_windows_as_one_and_stops_no_other(
+def test_sink_that_was_down_takes_several_windows_as_one_and_stops_no_other(
     source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb
 ) -> None:  # R-32
     workload = source.workload
@@ -165,7 +165,7 @@ def test_a_sink_that_was_down_takes_several_windows_as_one_and_stops_no_other(
     assert applied[-1]["lo"] == ctx.windows.landed()[0][1]
 
 
-def test_the_lake_restores_a_range_without_the_source(
+def test_lake_restores_a_range_without_the_source(
     source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb
 ) -> None:  # S0-01
     workload = source.workload
@@ -186,13 +186,13 @@ def test_the_lake_restores_a_range_without_the_source(
     assert tables_of(workload, mariadb) == states[2]
 
 
-def test_a_replication_without_a_target_opens_no_connection_and_moves_its_own_position(
+def test_replication_without_a_target_opens_no_connection_and_moves_its_own_position(
     source: LiveSource, context: Make, target: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # S0-04 S0-05
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a connection to a target was opened")
 
-    # Whatever connects to a MySQL server calls it, subclasses too; a context with a target shows that it bites.
+    # Every MySQL connection calls this, including subclasses; a context with a target proves that the patch works.
     monkeypatch.setattr("pymysql.connections.Connection.connect", refuse)
     with pytest.raises(AssertionError, match="a connection to a target"):
         read_checkpoint(context(target=target).replication, source.driver.cluster_id)
@@ -209,7 +209,7 @@ def test_a_replication_without_a_target_opens_no_connection_and_moves_its_own_po
 
 
 def test_windows_without_feeds_load_no_kafka_client() -> None:  # S0-05
-    # A process of its own: other tests of this one use Kafka.
+    # In a separate process, because other tests of this process use Kafka.
     program = (
         "import importlib, sys; import spark_jobs.commands.main; from binlake.pipeline import stages_for\n"
         "for stage in stages_for(sql=True, mirror=True): importlib.import_module(f'spark_jobs.{stage.name}.stage')\n"
@@ -219,7 +219,7 @@ def test_windows_without_feeds_load_no_kafka_client() -> None:  # S0-05
     assert done.stdout.split() == ["True", "[]"]
 
 
-def test_the_first_writes_are_replace_and_delete_and_the_checkpoint_comes_last(
+def test_first_writes_are_replace_and_delete_and_the_checkpoint_is_last(
     source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb
 ) -> None:  # C-03
     set_up(source.workload)
@@ -235,7 +235,7 @@ def test_the_first_writes_are_replace_and_delete_and_the_checkpoint_comes_last(
     reads = ("SELECT", "SHOW")
     writes = [n for n, query in enumerate(said) if "`d`." in query and not query.lstrip().upper().startswith(reads)]
     verbs = [said[n].split()[0].upper() for n in writes]
-    # Of the table with a key: first what is gone, then what is there, never as an INSERT that may find its row there.
+    # For the keyed table: first deletes, then writes, and never an INSERT that could find an existing row.
     keyed = [verb for n, verb in zip(writes, verbs, strict=True) if "`d`.`t`" in said[n]]
     assert set(keyed) == {"DELETE", "REPLACE"}
     assert keyed == sorted(keyed)

@@ -1,4 +1,4 @@
-"""The house: rooms are real, the named packages are in use, the docs that are promised exist."""
+"""The repository's structure: folders have content, required packages are used, promised docs exist."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# To parse all of it takes seconds.
+# Parsing all of it takes seconds.
 _IMPORT = re.compile(r"^ *(?:from|import) ([\w.]+)", re.MULTILINE)
 CODE = ("binlake", "pump_service", "spark_jobs", "plugins", "dags")
 
 
 @functools.cache
 def imports() -> dict[str, set[str]]:
-    """Top-level modules imported by our code, with the files that import them."""
+    """Top-level modules that Binlake's code imports, with the importing files."""
     found: dict[str, set[str]] = {}
     for room in CODE:
         for path in (ROOT / room).rglob("*.py"):
@@ -31,7 +31,7 @@ def imports() -> dict[str, set[str]]:
     ("room", "least"),
     [("dags", 1), ("plugins", 5), ("pump_service", 15), ("spark_jobs", 15), ("proto", 5), ("sql", 3), ("tests", 40)],
 )
-def test_each_room_holds_something(room: str, least: int) -> None:  # C-01
+def test_each_folder_has_content(room: str, least: int) -> None:  # C-01
     kinds = {"proto": "*.proto", "sql": "*.sql"}
     assert len(list((ROOT / room).rglob(kinds.get(room, "*.py")))) >= least
     assert (ROOT / "docker-compose.yaml").stat().st_size > 500
@@ -49,27 +49,27 @@ def test_each_room_holds_something(room: str, least: int) -> None:  # C-01
         ("pymysql", "pymysql"),
     ],
 )
-def test_each_named_package_is_required_installed_and_imported(module: str, package: str) -> None:  # C-02
+def test_each_required_package_is_installed_and_imported(module: str, package: str) -> None:  # C-02
     required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert [line for line in required if line.split("[")[0].split("=")[0].split(">")[0] == package]
     assert importlib.metadata.version(package)
     assert [name for name in imports() if name == module or name.startswith(module + ".")], module
 
 
-def test_delta_spark_is_used_by_its_jars_and_their_version_is_the_packages() -> None:  # C-02
+def test_delta_spark_jars_have_the_packages_version() -> None:  # C-02
     version = importlib.metadata.version("delta-spark")
     assert [jar for jar in (ROOT / ".local" / "jars").glob("delta-spark_*.jar") if jar.stem.endswith(version)]
     session = (ROOT / "spark_jobs" / "job" / "session.py").read_text(encoding="utf-8")
     assert "io.delta.sql.DeltaSparkSessionExtension" in session
 
 
-def test_the_compatibility_statement_names_the_generation_and_the_writers() -> None:  # S1-04
+def test_compatibility_page_names_the_generation_and_the_writers() -> None:  # S1-04
     text = (ROOT / "docs" / "reference" / "compatibility.md").read_text(encoding="utf-8")
     assert "*cluster* generation" in text
     assert "<= v8.3" in text
 
 
-def test_the_readme_links_only_what_exists() -> None:
+def test_readme_links_only_existing_files() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = [part.split(")")[0] for part in text.split("](")[1:]]
     assert links

@@ -1,4 +1,4 @@
-"""Circles of imports are found, however long, in files and in packages; and import rules have teeth."""
+"""Import cycles of any length are found, between files and between packages; import contracts detect violations."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ ROOT = Path(__file__).resolve().parents[2]
         ({"a": {"a"}}, []),
     ],
 )
-def test_circles_are_found_whole(edges: dict[str, set[str]], found: list[list[str]]) -> None:
+def test_cycles_are_found_completely(edges: dict[str, set[str]], found: list[list[str]]) -> None:
     assert circles(edges) == found
 
 
-def test_packages_may_make_a_circle_that_no_files_make() -> None:
+def test_package_cycles_without_file_cycles_are_found() -> None:
     edges = {"binlake.a.x": {"binlake.b.x"}, "binlake.b.y": {"binlake.a.y"}, "binlake.a.y": set(), "binlake.b.x": set()}
     assert circles(edges) == []
     assert circles(package_edges(edges)) == [["binlake.a", "binlake.b"]]
 
 
-def test_there_are_none() -> None:
+def test_code_has_no_import_cycles() -> None:
     edges = import_edges()
     assert len(edges) > 400
     assert circles(edges) == circles(package_edges(edges)) == []
@@ -52,7 +52,7 @@ FORBIDDEN = {
     ),
     "binlake.rows.schema.job -> binlake.window.plan": ("import binlake.window.plan", "Rooms of the core"),
 }
-"""A line put into the module, and the contract that it breaks."""
+"""A line to add to the module, and the contract that it breaks."""
 
 
 def test_forbidden_imports_are_found(tmp_path: Path) -> None:

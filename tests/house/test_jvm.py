@@ -1,4 +1,4 @@
-"""A JVM of Spark starts with the archive of its classes where there is one, and as before where there is none."""
+"""A JVM of Spark starts with the class archive if it exists, and otherwise without it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("folder")
-def test_without_an_archive_a_jvm_starts_as_ever() -> None:
+def test_jvm_without_an_archive_gets_no_option() -> None:
     assert jvm.archive_options() == ""
     assert jvm.short_lived_options() == jvm.SHORT_LIVED
 
 
-def test_the_archive_beside_the_jars_is_taken(folder: Path) -> None:
+def test_archive_next_to_the_jars_is_used(folder: Path) -> None:
     (folder / "delta.jar").touch()
     (folder / jvm.ARCHIVE).touch()
     assert jvm.archive_options().split()[0] == f"-XX:SharedArchiveFile={folder}/classes.jsa"
@@ -31,25 +31,25 @@ def test_the_archive_beside_the_jars_is_taken(folder: Path) -> None:
     assert jvm.delta_jars() == [f"{folder}/delta.jar"]
 
 
-def test_a_folder_without_jars_is_an_error_that_names_it(folder: Path) -> None:
+def test_folder_without_jars_is_an_error_that_names_it(folder: Path) -> None:
     with pytest.raises(ConfigError, match=str(folder)):
         jvm.delta_jars()
 
 
-def test_a_path_that_would_be_two_options_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_that_would_be_two_options_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b" / jvm.ARCHIVE).touch()
     monkeypatch.setenv(jvm.JARS_ENV, str(tmp_path / "a b"))
     assert jvm.archive_options() == ""
 
 
-def test_the_installer_writes_the_archive_where_a_jvm_looks_for_it() -> None:
+def test_installer_writes_the_archive_where_the_jvm_looks_for_it() -> None:
     assert classes.ARCHIVE == jvm.DEFAULT_JARS / jvm.ARCHIVE
 
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Each archive that the installer has written; none is a JVM's."""
+    """The paths of the archives that the installer has written; they are dummies."""
     made: list[str] = []
 
     def write(command: list[str], *_: object) -> str:
@@ -66,7 +66,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_the_archive_is_written_once_for_a_jvm_and_its_packages(
+def test_archive_is_written_once_per_jvm_and_packages(
     made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [classes.install(), classes.install()] == [str(tmp_path / "classes.jsa")] * 2

@@ -1,6 +1,6 @@
-"""A program of Binlake loads no pandas for Arrow, no rich for logs, no click for HTTP; who asks for them gets them.
+"""Binlake's programs load no pandas for Arrow, no rich for logs, no click for HTTP; programs that need them get them.
 
-Nor does one load what only another of its uses needs, and its garbage collector looks rarely.
+No program loads what only another program needs, and its garbage collector runs rarely.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def test_arrow_takes_lists_without_pandas_and_gives_frames_with_it() -> None:
     assert run("-c", first + _LATER) == "well\n"
 
 
-def test_a_module_runs_as_a_program_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_runs_as_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "asked.py").write_text(f"assert __name__ == '__main__'\n{_LATER}")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert run("-m", "binlake.base.program", "asked", "--one", "two") == "well --one two\n"
 
 
-def test_a_process_that_has_loaded_them_is_left_as_it_is() -> None:
+def test_process_with_loaded_modules_is_left_unchanged() -> None:
     import httpx
     import pyarrow as pa
     import structlog
@@ -78,18 +78,18 @@ assert "numpy" not in sys.modules
 
 
 @pytest.mark.parametrize("program", [_PUMP, _CONFIGURATION], ids=["a pump", "a configuration"])
-def test_what_only_another_use_needs_is_loaded_by_that(program: str) -> None:
+def test_program_does_not_load_modules_of_other_programs(program: str) -> None:
     run("-c", program)
 
 
 _SHOW = "import atexit, gc; atexit.register(lambda: print('thresholds', gc.get_threshold(), flush=True))\n"
 
 
-def test_the_command_collects_garbage_rarely() -> None:
+def test_command_collects_garbage_rarely() -> None:
     assert f"thresholds {THRESHOLDS}" in run("-c", f"{_SHOW}from binlake.cli import main; main()", "--help")
 
 
-def test_a_stage_collects_garbage_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stage_collects_garbage_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shown.py").write_text(_SHOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert run("-m", "binlake.base.program", "shown") == f"thresholds {THRESHOLDS}\n"

@@ -1,4 +1,4 @@
-"""What a traceback in the log shows: code, and no value of a variable."""
+"""A traceback in the log shows code, but no value of a variable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import structlog
 from binlake.base.logs import write_events_to
 
 
-def test_a_traceback_shows_no_value() -> None:
+def test_traceback_shows_no_value() -> None:
     before = structlog.get_config()
     stream = io.StringIO()
     try:
@@ -50,7 +50,7 @@ except ZeroDivisionError:
     [([], "run(['checkpoint', 'show', '--replication', '/none.toml'])"), (["-m", "binlake.base.program"], "")],
     ids=["a command", "a stage"],
 )
-def test_programs_write_so(tmp_path: Path, start: list[str], first: str) -> None:
+def test_programs_log_tracebacks_without_values(tmp_path: Path, start: list[str], first: str) -> None:
     (tmp_path / "failing.py").write_text(_PROGRAM.format(first=first))
     way = [*(start or ["-m"]), "failing"]
     where = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}

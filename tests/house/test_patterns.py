@@ -1,4 +1,6 @@
-"""Patterns mean the same in each Python 3.11: up to 3.11.4 a possessive repeat of a group matches too little."""
+"""Regular expressions mean the same in each Python 3.11: up to 3.11.4, possessive repeats of groups match too
+little.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,6 @@ PACKAGES = ("binlake", "pump_service", "spark_jobs", "plugins", "deploy")
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_group_is_repeated_possessively(package: str) -> None:
-    # Debian 12 has 3.11.2 (gh-106052); `(?>(...)*)` is the same and right in all of them.
+    # Debian 12 has 3.11.2 (gh-106052); `(?>(...)*)` is equivalent and works in all versions.
     used = [str(file) for file in (ROOT / package).rglob("*.py") if re.search(r"\)[*+]\+", file.read_text())]
     assert used == []

@@ -1,4 +1,4 @@
-"""Values of rows are in no error's text, unless the configuration shows them; names and places stay."""
+"""No error text contains values of rows unless the configuration shows them; names and positions stay."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def as_it_was() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("sql", WRITES)
-def test_a_statement_about_rows_keeps_names_and_no_value(sql: str) -> None:
+def test_statement_about_rows_keeps_names_but_no_value(sql: str) -> None:
     shown = sql_in_log(sql)
     assert not [secret for secret in SECRETS if secret in shown.replace("`t 4711x`", "")]
     assert "`t 4711x`" in shown
@@ -45,7 +45,7 @@ def test_a_statement_about_rows_keeps_names_and_no_value(sql: str) -> None:
     assert sql_in_log(sql) == sql
 
 
-def test_ddl_is_shown_as_it_is() -> None:
+def test_ddl_is_shown_unchanged() -> None:
     sql = "ALTER TABLE t ADD COLUMN a INT DEFAULT 7 COMMENT 'x'"
     assert sql_in_log(sql) == sql
     assert server_text_in_log("Duplicate column name 'a'", sql) == "Duplicate column name 'a'"
@@ -66,13 +66,13 @@ def test_ddl_is_shown_as_it_is() -> None:
         ("Column 'name' cannot be null", "Column 'name' cannot be null"),
     ],
 )  # fmt: skip
-def test_what_a_server_says_of_rows_keeps_names_and_no_value(text: str, shown: str) -> None:
+def test_server_message_about_rows_keeps_names_but_no_value(text: str, shown: str) -> None:
     assert server_text_in_log(text, WRITES[0]) == shown
     show_row_values(True)
     assert server_text_in_log(text, WRITES[0]) == text
 
 
-def test_an_error_of_the_target_says_where_and_how_to_see_the_values() -> None:
+def test_target_error_says_where_and_how_to_see_the_values() -> None:
     mysql = err.IntegrityError(1062, "Duplicate entry 'Müller' for key 'PRIMARY'")
     told = str(translate_error(mysql, "db:3306", WRITES[0]))
     assert not [secret for secret in SECRETS if secret in told.replace("`t 4711x`", "")]
@@ -84,7 +84,7 @@ def test_an_error_of_the_target_says_where_and_how_to_see_the_values() -> None:
     assert "show-row-values" not in told
 
 
-def test_a_key_has_one_mark_and_values_have_a_length() -> None:
+def test_key_has_a_stable_mark_and_values_show_only_their_length() -> None:
     assert key_in_log('["1"]') == key_in_log('["1"]') == "#43de3a417d75" != key_in_log('["2"]')
     for read, text in ((pack_moment, "Müller"), (lambda text: write_decimal(text, 5, 2), "Müller")):
         with pytest.raises(ValueError, match="<6 characters>"):
@@ -93,7 +93,7 @@ def test_a_key_has_one_mark_and_values_have_a_length() -> None:
     assert one.without_values() == f"d.t {key_in_log(one.key)}: differs in a, b"
 
 
-def test_the_configuration_shows_them(tmp_path: Path) -> None:
+def test_configuration_can_show_values(tmp_path: Path) -> None:
     file = write_replication(tmp_path, "demo", target=None)
     load_replication(file)
     assert not are_row_values_shown()

@@ -1,4 +1,4 @@
-"""What a quick run takes, and the order of the others."""
+"""Which tests a quick run selects, and the order of the other tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ FILES = {
         ("dearest_file_first", ["test_all", "test_plain", "test_asks", "test_quick"]),
     ],
 )
-def test_a_test_costs_what_it_asks_for(pytester: pytest.Pytester, order: str, expected: list[str]) -> None:
+def test_cost_of_a_test_is_that_of_its_dearest_requirement(
+    pytester: pytest.Pytester, order: str, expected: list[str]
+) -> None:
     pytester.makeconftest(CONFTEST.format(order=order))
     pytester.makepyfile(**FILES)
     told = pytester.runpytest("--collect-only", "-q", "-p", "no:cacheprovider").outlines
@@ -50,12 +52,12 @@ def test_a_test_costs_what_it_asks_for(pytester: pytest.Pytester, order: str, ex
         ("import pytest\n@pytest.mark.spark\ndef test_one(): ...\n", False),
     ],
 )
-def test_a_file_is_left_out_when_all_of_it_needs_a_server(tmp_path: Path, source: str, costly: bool) -> None:
+def test_file_is_skipped_if_all_of_it_needs_a_server(tmp_path: Path, source: str, costly: bool) -> None:
     (tmp_path / "test_it.py").write_text(source)
     assert is_costly_as_a_whole(tmp_path / "test_it.py") is costly
 
 
-def test_files_that_share_what_is_dear_run_in_one_process() -> None:
+def test_files_that_share_an_expensive_resource_run_in_one_process() -> None:
     assert scope_of("tests/dags/test_sync_dag.py::test_one[a::b]") == scope_of("tests/plugins/test_pages.py::test_two")
     assert scope_of("tests/e2e/test_e2e_airflow.py::test_one") != scope_of("tests/e2e/test_e2e_window.py::test_two")
     assert scope_of("tests/spark_jobs/test_feed_states.py::test_one") != scope_of(
@@ -64,12 +66,14 @@ def test_files_that_share_what_is_dear_run_in_one_process() -> None:
     assert scope_of("tests/rules/test_routes.py::test_one") == "tests/rules/test_routes.py"
     names = [begin.partition("::") for begin in (*TOGETHER, *ALONE)]
     assert [path for path, _, name in names if not (ROOT / path).exists() or name not in _text_of(ROOT / path)] == []
-    of_landing = "tests/e2e/test_e2e_landing.py::test_a_window_ends_at_its_bytes_and_the_next_goes_on_behind_it[0-9]"
+    of_landing = (
+        "tests/e2e/test_e2e_landing.py::test_window_ends_at_its_size_limit_and_the_next_continues_after_it[0-9]"
+    )
     assert scope_of(of_landing) == scope_of("tests/spark_jobs/test_audit.py::test_one") == "spark"
 
 
 def test_one_process_starts_kafka_and_the_registry() -> None:
-    # The annotations of the fixtures `kafka`, `schema_registry`, and of `make`, which asks for both.
+    # The annotations of the fixtures `kafka`, `schema_registry`, and of `make`, which uses both.
     asks = re.compile(r"\b(kafka: Kafka|schema_registry: Apicurio|make: Make)\b")
     rooms = (ROOT / "tests" / room for room in ("feed", "spark_jobs"))
     paths = [path for room in rooms for path in room.rglob("test_*.py")]

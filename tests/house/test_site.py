@@ -1,4 +1,4 @@
-"""The pages for people are a site: built strictly, searchable; and the quick checks of `make lint` have teeth."""
+"""The documentation site is built strictly and is searchable, and the quick checks of `make lint` find faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAPERS = ROOT.parent / "shared"
 
 
-def built(root: Path) -> subprocess.CompletedProcess[str]:
+def build_site(root: Path) -> subprocess.CompletedProcess[str]:
     program = Path(sys.executable).parent / "zensical"
     return subprocess.run(
         [program, "build", "--strict", "--clean"], cwd=root, capture_output=True, text=True, check=False
@@ -32,8 +32,8 @@ def house(tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_the_site_is_built_and_can_be_searched(house: Path) -> None:  # S0-76, S2-40
-    done = built(house)
+def test_site_is_built_and_searchable(house: Path) -> None:  # S0-76, S2-40
+    done = build_site(house)
     assert done.returncode == 0, done.stdout + done.stderr
     site = house / ".local" / "site"
     found = json.dumps(json.loads((site / "search.json").read_text(encoding="utf-8")))
@@ -45,7 +45,7 @@ def test_the_site_is_built_and_can_be_searched(house: Path) -> None:  # S0-76, S
 
 
 @pytest.mark.long
-def test_dead_links_are_found_by_both(house: Path) -> None:
+def test_dead_links_are_found_by_lint_and_build(house: Path) -> None:
     assert docslinks.dead_links(house) == []
     page = house / "docs" / "index.md"
     links = "[a](nowhere.md) [a](start/why.md#nowhere) [a](../README.md)"
@@ -53,25 +53,25 @@ def test_dead_links_are_found_by_both(house: Path) -> None:
     assert [found.partition(": ")[2] for found in docslinks.dead_links(house)] == [
         "nowhere.md", "start/why.md#nowhere", "../README.md",
     ]  # fmt: skip
-    done = built(house)
+    done = build_site(house)
     assert done.returncode != 0
     assert "3 issues found" in done.stdout + done.stderr
 
 
-def test_a_page_that_the_site_does_not_list_is_found(house: Path) -> None:
+def test_page_missing_in_the_sites_navigation_is_found(house: Path) -> None:
     assert docslinks.unlisted(house) == []
     (house / "docs" / "operate" / "more.md").write_text("# More\n")
     (house / "docs" / "start" / "why.md").unlink()
     assert docslinks.unlisted(house) == ["operate/more.md", "start/why.md"]
 
 
-def test_a_paragraph_in_a_table_is_found(house: Path) -> None:
+def test_paragraph_in_a_table_is_found(house: Path) -> None:
     page = house / "docs" / "index.md"
     page.write_text(f"| a | b |\n|---|---|\n| c | {'word ' * 100} |\n")
     assert docslinks.long_cells(house) == ["docs/index.md:3"]
 
 
-def test_citations_are_read_over_line_ends_and_unknown_ones_are_named(house: Path) -> None:
+def test_citations_across_line_ends_are_read_and_unknown_ones_named(house: Path) -> None:
     cited = "DESIGN" + " 9, tidb-binlog\n# 99.1, stack" + ' facts, "Nothing", DESIGN' + " 3.1, tidb-binlog 2.5"
     file = house / "a.py"
     file.write_text(f"# {cited}\n")
@@ -81,7 +81,7 @@ def test_citations_are_read_over_line_ends_and_unknown_ones_are_named(house: Pat
 
 
 @pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers are not beside this checkout")
-def test_a_part_or_id_that_no_paper_has_is_named(house: Path) -> None:
+def test_part_or_id_missing_in_the_papers_is_named(house: Path) -> None:
     page, promises = house / citations.PAGE, house / "docs" / "reference" / "promises.md"
     assert citations.missing(house, PAPERS) == citations.missing_ids(promises, PAPERS) == []
     page.write_text(page.read_text() + "| tidb-binlog" + " 99.1 | nothing |\n")

@@ -1,4 +1,4 @@
-"""What commands print: values as they are, whole where nobody folds them, and never as markup."""
+"""Commands print values unchanged, complete, and never interpreted as markup."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ STRANGE = ["[red]x", "x[/]y", "[link=file:///etc]z[/link]", ":smile:", "\\[b]", 
 
 
 class Terminal(io.StringIO):
-    """A terminal of so many columns."""
+    """A terminal with a fixed number of columns."""
 
     def isatty(self) -> bool:
         return True
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, rows: list[list[str]], *, width: int = 0) -> str:
+def print_rows(monkeypatch: pytest.MonkeyPatch, rows: list[list[str]], *, width: int = 0) -> str:
     out = Terminal() if width else io.StringIO()
     monkeypatch.setenv("COLUMNS", str(width or 80))
     monkeypatch.setenv("TERM", "xterm")
@@ -33,15 +33,15 @@ def printed(monkeypatch: pytest.MonkeyPatch, rows: list[list[str]], *, width: in
     return out.getvalue()
 
 
-def test_in_a_pipe_nothing_is_cut_and_nothing_is_markup(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = printed(monkeypatch, [[TS, text] for text in STRANGE])
+def test_pipe_output_is_never_cut_or_interpreted_as_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = print_rows(monkeypatch, [[TS, text] for text in STRANGE])
     assert all(text in out for text in [*STRANGE, "[b]name"])
     assert (out.count(TS), "…" in out, "\x1b" in out) == (len(STRANGE), False, False)
     assert len([line for line in out.splitlines() if TS in line]) == len(STRANGE)
 
 
-def test_on_a_narrow_terminal_values_are_folded_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = printed(monkeypatch, [[TS, text] for text in STRANGE], width=60)
+def test_narrow_terminal_wraps_values_completely(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = print_rows(monkeypatch, [[TS, text] for text in STRANGE], width=60)
     joined = "".join(line.strip() for line in out.replace(TS, "").splitlines())
     assert all(text in joined for text in STRANGE)
     assert (out.count(TS), "…" in out) == (len(STRANGE), False)
@@ -52,12 +52,12 @@ def test_on_a_narrow_terminal_values_are_folded_and_whole(monkeypatch: pytest.Mo
     [(None, "NULL"), ("NULL", '"NULL"'), ("null", "null"), ("", '""'), (" a", '" a"'), ('"', '"\\""'), ("a b", "a b"),
      ("a\nb", '"a\\nb"'), ("\x1b[31m", '"\\u001b[31m"'), ("\u202e", '"\\u202e"'), ("\x9b", '"\\u009b"')],
 )  # fmt: skip
-def test_a_value_is_distinguished_from_null_and_from_what_cannot_be_seen(value: str | None, shown: str) -> None:
+def test_value_is_distinguished_from_null_and_invisible_characters(value: str | None, shown: str) -> None:
     assert format_value(value) == shown
     assert escape_invisible(shown) == shown
 
 
-def test_an_audit_in_a_pipe_shows_every_value_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_in_a_pipe_shows_every_value_completely(capsys: pytest.CaptureFixture[str]) -> None:
     base: Any = SimpleNamespace(delta_version=3, hi=7)
     rows = [{"v": text, "w": None} for text in (*STRANGE, "NULL")]
     found: Any = SimpleNamespace(ts=int(TS), columns=["v", "w"], rows=rows, base=base, inexact="")

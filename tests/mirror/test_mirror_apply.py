@@ -52,7 +52,7 @@ def change(segment: int, of: TableDef, op: str, row: Row, ts: int, copies: int =
 
 
 class Mirrors:
-    """The mirrors of one component in a folder, window after window."""
+    """The mirrors of one component in a folder, across windows."""
 
     def __init__(self, root: Path) -> None:
         self.paths = LakePaths(str(root))
@@ -82,7 +82,7 @@ def mirrors(tmp_path: Path) -> Mirrors:
 A, B, C = table(1, "a", "id", "v"), table(2, "b", "id", "w"), table(3, "c", "id", "v")
 
 
-def test_a_swap_of_names_swaps_rows_and_a_rerun_does_not_swap_back(mirrors: Mirrors) -> None:
+def test_swap_of_names_swaps_rows_and_a_rerun_does_not_swap_back(mirrors: Mirrors) -> None:
     first = mirrors.plan(0, 10, [], {0: [A, B]})
     mirrors.apply(first, change(0, A, "replace", {"id": "1", "v": "a"}, 5) | {}, change(0, B, "replace", _w("2"), 6))
     a_then, b_then = table(2, "a", "id", "w"), table(1, "b", "id", "v")
@@ -97,7 +97,7 @@ def _w(key: str) -> Row:
     return {"id": key, "w": "7"}
 
 
-def test_a_rename_keeps_the_old_mirror_as_dropped(mirrors: Mirrors) -> None:
+def test_rename_keeps_the_old_mirror_as_dropped(mirrors: Mirrors) -> None:
     mirrors.apply(mirrors.plan(0, 10, [], {0: [B]}), change(0, B, "replace", _w("2"), 6))
     new = table(2, "c", "id", "w")
     renamed = mirrors.plan(10, 20, [ddl(15, Action.RENAME_TABLE, [B], [new])], {1: [new]})
@@ -107,8 +107,8 @@ def test_a_rename_keeps_the_old_mirror_as_dropped(mirrors: Mirrors) -> None:
     assert not mirrors.known["d", "c"].dropped
 
 
-def test_a_new_key_numbers_every_row_again(mirrors: Mirrors) -> None:
-    # R-18: identity of the segment; without its key a table is a bag of rows.
+def test_key_change_renumbers_every_row(mirrors: Mirrors) -> None:
+    # R-18: identity of the segment; a table without a key may have equal rows.
     mirrors.apply(mirrors.plan(0, 10, [], {0: [B]}), *(change(0, B, "replace", _w(k), 6) for k in "23"))
     bag = table(2, "b", "w", key=False)
     dropped = mirrors.plan(10, 20, [ddl(15, Action.MULTI_SCHEMA_CHANGE, [B], [bag])], {1: [bag]})
@@ -118,7 +118,7 @@ def test_a_new_key_numbers_every_row_again(mirrors: Mirrors) -> None:
     assert sorted(copies) == [0, 1, 2, 3]
 
 
-def test_copies_of_equal_rows_come_and_go_once_however_often_a_window_is_applied(mirrors: Mirrors) -> None:
+def test_copies_of_equal_rows_are_applied_once_however_often_a_window_is_repeated(mirrors: Mirrors) -> None:
     # R-17, R-32
     bag = table(2, "b", "w", key=False)
     first, second = mirrors.plan(0, 10, [], {0: [bag]}), mirrors.plan(10, 20, [], {0: [bag]})
@@ -129,9 +129,7 @@ def test_copies_of_equal_rows_come_and_go_once_however_often_a_window_is_applied
     assert mirrors.rows(bag) == [{"w": "7"}] * 2
 
 
-def test_a_crash_between_two_segments_is_finished_by_the_rerun(
-    mirrors: Mirrors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crash_between_two_segments_is_finished_by_a_rerun(mirrors: Mirrors, monkeypatch: pytest.MonkeyPatch) -> None:
     bag = table(2, "b", "w", key=False)
     wider = table(2, "b", "w", "x", key=False)
     plan = mirrors.plan(0, 10, [ddl(5, Action.ADD_COLUMN, [bag], [wider])], {0: [bag], 1: [wider]})
@@ -145,7 +143,7 @@ def test_a_crash_between_two_segments_is_finished_by_the_rerun(
 
 
 @pytest.mark.parametrize("key", [True, False])
-def test_rows_that_ran_ahead_of_a_ddl_at_the_windows_end_are_merged_once(mirrors: Mirrors, key: bool) -> None:
+def test_rows_ahead_of_a_ddl_at_the_windows_end_are_merged_once(mirrors: Mirrors, key: bool) -> None:
     # R-19, R-32
     bag = table(2, "b", "id", key=key)
     wider = table(2, "b", "id", "v", key=key)
@@ -163,7 +161,7 @@ def test_rows_that_ran_ahead_of_a_ddl_at_the_windows_end_are_merged_once(mirrors
     assert mirrors.rows(wider) == [{"id": "1", "v": None}, {"id": "2", "v": "9"}]
 
 
-def test_a_compaction_keeps_the_version_that_a_moment_is_read_from(mirrors: Mirrors) -> None:
+def test_compaction_keeps_the_version_needed_for_reads_as_of_a_time(mirrors: Mirrors) -> None:
     # R-33
     for lo in (0, 10, 20):
         mirrors.apply(
@@ -180,8 +178,8 @@ def _power_cut(*_: object) -> None:
     raise ConnectionAbortedError("power cut")
 
 
-def test_an_older_change_never_replaces_a_newer_row(mirrors: Mirrors) -> None:
-    # R-32: the guard on rows holds even when the position is lost.
+def test_older_change_never_replaces_a_newer_row(mirrors: Mirrors) -> None:
+    # R-32: the check of rows works even if the position is lost.
     mirrors.apply(mirrors.plan(0, 20, [], {0: [B]}), change(0, B, "replace", {"id": "2", "w": "8"}, 15))
     replica = Replica(mirrors.paths.mirror("d", "b"), 30)
     old = pa.Table.from_pylist([change(0, B, "replace", {"id": "2", "w": "1"}, 5)], schema=NET)
@@ -190,7 +188,7 @@ def test_an_older_change_never_replaces_a_newer_row(mirrors: Mirrors) -> None:
 
 
 def test_columns_may_have_any_name(mirrors: Mirrors) -> None:
-    # a capture's `ev``il"` stopped its mirror: delta-rs parses the names of a merge
+    # A capture's column `ev``il"` stopped its mirror, because delta-rs parses the names of a merge.
     names = ["a`b", "c``", 'd"e', "f.g", "h i"]
     cols = [column(1, "id", flag=INT_PK), *(column(n, name) for n, name in enumerate(names, 2))]
     odd = table_def(table_info(3, "odd", cols, pk_is_handle=True), "d")
@@ -216,7 +214,7 @@ def test_truncate_drop_and_create_again_under_one_name(mirrors: Mirrors) -> None
     assert not mirrors.known["d", "b"].dropped
 
 
-def test_dropped_partitions_make_a_mirror_inexact_until_it_is_emptied(mirrors: Mirrors) -> None:
+def test_dropped_partitions_make_a_mirror_inexact_until_it_is_truncated(mirrors: Mirrors) -> None:
     mirrors.apply(mirrors.plan(0, 10, [], {0: [B]}), change(0, B, "replace", _w("2"), 6))
     mirrors.apply(mirrors.plan(10, 20, [ddl(15, Action.DROP_PARTITION, [B], [table(2, "b", "id", "w")])], {}))
     assert "partitions" in mirrors.known["d", "b"].inexact
@@ -224,11 +222,11 @@ def test_dropped_partitions_make_a_mirror_inexact_until_it_is_emptied(mirrors: M
     assert mirrors.known["d", "b"].inexact == ""
 
 
-def test_a_table_from_before_the_lake_is_known_in_part_until_it_is_emptied(mirrors: Mirrors) -> None:
+def test_table_from_before_the_lake_is_partial_until_it_is_truncated(mirrors: Mirrors) -> None:
     # R-34
     mirrors.apply(mirrors.plan(5, 10, [], {0: [B]}), change(0, B, "replace", _w("2"), 6))
     assert mirrors.known["d", "b"].inexact == IN_PART
-    # Neither a later window, nor a change of columns, nor a new name makes up for what was never seen.
+    # Neither a later window, nor a change of columns, nor a new name replaces the rows that were never seen.
     wider, moved = table(2, "b", "id", "w", "x"), table(2, "c", "id", "w", "x")
     ddls = [ddl(12, Action.ADD_COLUMN, [B], [wider]), ddl(14, Action.RENAME_TABLE, [wider], [moved])]
     mirrors.apply(mirrors.plan(10, 20, ddls, {}))
@@ -239,35 +237,35 @@ def test_a_table_from_before_the_lake_is_known_in_part_until_it_is_emptied(mirro
 
 
 @pytest.mark.parametrize("action", [Action.ADD_COLUMN, Action.RENAME_TABLE, Action.DROP_PARTITION])
-def test_a_ddl_that_is_the_first_thing_seen_of_a_table_makes_no_base(mirrors: Mirrors, action: Action) -> None:
+def test_ddl_as_the_first_event_of_a_table_makes_no_base(mirrors: Mirrors, action: Action) -> None:
     # R-34
     after = table(2, "c" if action == Action.RENAME_TABLE else "b", "id", "w", "x")
     mirrors.apply(mirrors.plan(5, 10, [ddl(6, action, [B], [after])], {}))
     assert mirrors.known["d", after.name].inexact
 
 
-def test_a_table_made_inside_the_lake_is_known_whole(mirrors: Mirrors) -> None:
+def test_table_created_inside_the_lake_is_complete(mirrors: Mirrors) -> None:
     created = ddl(6, Action.CREATE_TABLE, [], [B])
     mirrors.apply(mirrors.plan(5, 10, [created], {1: [B]}), change(1, B, "replace", _w("2"), 7))
     assert mirrors.known["d", "b"].inexact == ""
 
 
-def test_a_table_renamed_into_the_filter_is_known_in_part(mirrors: Mirrors) -> None:
-    # Of a name that is not replicated no row was seen; also where another table had the new name until then.
+def test_table_renamed_into_the_filter_is_partial(mirrors: Mirrors) -> None:
+    # No rows of a filtered name were seen, even if another table had the new name until then.
     mirrors.apply(mirrors.plan(5, 10, [ddl(6, Action.CREATE_TABLE, [], [B])], {}))
     other = table(9, "b", "id", "w")
     mirrors.apply(mirrors.plan(10, 20, [ddl(15, Action.RENAME_TABLES, [B], [other])], {1: [other]}))
     assert mirrors.known["d", "b"].inexact == IN_PART
 
 
-def test_a_table_that_comes_back_is_not_known_better_than_before(mirrors: Mirrors) -> None:
+def test_recovered_table_is_as_partial_as_before(mirrors: Mirrors) -> None:
     mirrors.apply(mirrors.plan(5, 10, [], {0: [B]}), change(0, B, "replace", _w("2"), 6))
     ddls = [ddl(12, Action.DROP_TABLE, [B], []), ddl(14, Action.RECOVER_TABLE, [], [B])]
     mirrors.apply(mirrors.plan(10, 20, ddls, {}))
     assert mirrors.known["d", "b"].inexact == IN_PART
 
 
-def test_a_swap_of_names_swaps_what_is_known_of_the_tables(mirrors: Mirrors) -> None:
+def test_swap_of_names_swaps_the_partial_marks(mirrors: Mirrors) -> None:
     # R-34
     c_then, b_then = table(2, "c", "id", "w"), table(3, "b", "id", "v")
     for before, after in (([B, C], [b_then, c_then]), ([C, B], [c_then, b_then])):
@@ -278,8 +276,8 @@ def test_a_swap_of_names_swaps_what_is_known_of_the_tables(mirrors: Mirrors) -> 
         assert {name: version.inexact for (_, name), version in mirrors.known.items()} == {"b": "", "c": IN_PART}
 
 
-def test_other_letters_of_a_name_take_the_rows_along(mirrors: Mirrors) -> None:
-    # A mirror lies under its name as written, so this one is copied, and the old one is dropped.
+def test_rename_in_letter_case_only_keeps_the_rows(mirrors: Mirrors) -> None:
+    # A mirror's folder has the name as written, so this mirror is copied and the old one is dropped.
     made = mirrors.plan(0, 5, [ddl(3, Action.CREATE_TABLE, [], [B])], {1: [B]})
     mirrors.apply(made, change(1, B, "replace", _w("2"), 4))
     upper = table(2, "B", "id", "w")
@@ -290,7 +288,7 @@ def test_other_letters_of_a_name_take_the_rows_along(mirrors: Mirrors) -> None:
     assert (mirrors.known["d", "B"].dropped, mirrors.known["d", "B"].inexact) == (False, "")
 
 
-def test_tables_that_a_ddl_links_are_one_component_and_others_are_not() -> None:
+def test_tables_linked_by_a_ddl_are_one_component_and_others_are_separate() -> None:
     # R-58: a DDL cuts only the tables it touches.
     rename = ddl(5, Action.RENAME_TABLE, [A], [table(1, "c", "id", "v")])
     z = table(8, "z", "id", key=False)
@@ -305,7 +303,7 @@ def test_tables_that_a_ddl_links_are_one_component_and_others_are_not() -> None:
     assert [(c.table, c.segment) for c in plan.cells] == [("a", 0), ("b", 0)]
 
 
-def test_a_unique_key_of_texts_survives_a_wider_column(mirrors: Mirrors) -> None:
+def test_unique_text_key_survives_a_wider_column(mirrors: Mirrors) -> None:
     def named(width: int) -> TableDef:
         cols = [column(1, "n", t.VARCHAR, flag=t.FLAG_NOT_NULL, flen=width)]
         return table_def(table_info(5, "u", cols, index_info=[index(1, "uk", [("n", -1)], unique=True)]), "d")
@@ -332,10 +330,10 @@ def test_a_unique_key_of_texts_survives_a_wider_column(mirrors: Mirrors) -> None
         ("ALTER TABLE d.t CHANGE COLUMN a c BIGINT", {"id": 1, "c": 3}, {"c": "7"}),
     ],
 )
-def test_a_column_that_is_added_under_the_name_of_another_has_none_of_its_values(
+def test_column_added_under_a_former_name_has_no_old_values(
     mirrors: Mirrors, sql: str, names: dict[str, int], seen: Row
 ) -> None:
-    # TiDB gives a column that it converts another id under the same name; a name alone does not show which it is.
+    # TiDB gives a converted column another id under the same name; so a name alone does not show which case it is.
     before, after = (
         table_def(
             table_info(9, "t", [column(n, c, flag=INT_PK * (n == 1)) for c, n in ids.items()], pk_is_handle=True), "d"
@@ -349,7 +347,7 @@ def test_a_column_that_is_added_under_the_name_of_another_has_none_of_its_values
 
 
 @pytest.mark.parametrize(("stored", "kinds"), [(True, ["alter", "inexact"]), (False, ["alter"])])
-def test_a_mirror_does_not_know_what_the_source_computed_for_older_rows(stored: bool, kinds: list[str]) -> None:
+def test_stored_generated_column_makes_older_rows_inexact(stored: bool, kinds: list[str]) -> None:
     made = {**column(2, "g"), "generated_expr_string": "`id` + 1", "generated_stored": stored}
     columns = [column(1, "id", flag=INT_PK)]
     before, after = (
@@ -368,7 +366,7 @@ def _timed(kind: int) -> TableDef:
     ("zone", "seen", "why"),
     [("America/New_York", "2021-11-07 01:30:00", ""), ("", "2021-11-07 05:30:00", "time zone")],
 )
-def test_a_timestamp_becomes_the_clock_of_the_sources_session_or_the_mirror_says_that_it_cannot_tell(
+def test_timestamp_becomes_datetime_in_the_sessions_zone_or_the_mirror_is_inexact(
     mirrors: Mirrors, zone: str, seen: str, why: str
 ) -> None:
     # R-29
@@ -381,7 +379,7 @@ def test_a_timestamp_becomes_the_clock_of_the_sources_session_or_the_mirror_says
     mirrors.apply(mirrors.plan(10, 20, [modify], {}))
     assert mirrors.rows(after) == [{"id": "1", "v": seen}]
     assert why in mirrors.known["d", "times"].inexact
-    # A run that died before it wrote down what it found finds it again.
+    # A run that died before it recorded its finding makes the same finding again.
     found, mirrors.known = mirrors.known, known
     mirrors.apply(mirrors.plan(10, 20, [modify], {}))
     assert mirrors.known["d", "times"].inexact == found["d", "times"].inexact

@@ -1,7 +1,7 @@
 """The mirrors of every genuine capture, by the core alone: equal to what TiDB showed at each recorded commit_ts.
 
-What Spark and Delta do is left out; how a DDL changes rows that are there (filled, converted, copied, brought back) and
-the typed form of each value are the pipeline's own functions.
+Spark and Delta are left out; the pipeline's own functions compute how a DDL changes existing rows (filled, converted,
+copied, recovered) and the typed form of each value.
 """
 
 from __future__ import annotations
@@ -96,19 +96,19 @@ class Mirrors:
         self.tables[table.db, table.name] = table, [row for rows in by_key.values() for row in rows]
 
 
-def typed(table: TableDef, rows: list[Row]) -> pa.Table:
+def to_typed(table: TableDef, rows: list[Row]) -> pa.Table:
     texts = {column.name: [row[column.name] for row in rows] for column in table.row_columns}
     return typed_rows(table, texts, [1] * len(rows), [0] * len(rows))
 
 
-def untyped(table: TableDef, rows: pa.Table) -> list[Row]:
+def to_text(table: TableDef, rows: pa.Table) -> list[Row]:
     texts = mirror_texts(table, rows)
     return [dict(zip(texts, values, strict=True)) for values in zip(*texts.values(), strict=True)]
 
 
 def reshaped(before: TableDef, after: TableDef, rows: list[Row], renamed: Mapping[str, str]) -> list[Row]:
-    found = list(Reshaper(before, after, renamed).batches(iter(typed(before, rows).to_batches())))
-    return untyped(after, pa.Table.from_batches(found)) if found else []
+    found = list(Reshaper(before, after, renamed).batches(iter(to_typed(before, rows).to_batches())))
+    return to_text(after, pa.Table.from_batches(found)) if found else []
 
 
 def raw(table: TableDef, name: str, text: str | None) -> str | bytes | None:
@@ -128,7 +128,7 @@ def shown(content: dict[str, Any], mirror: tuple[TableDef, list[Row]]) -> tuple[
     assert [column.name for column in table.row_columns] == list(rules)
     found = Counter(
         tuple(rule(raw(table, name, row[name])) for name, (_, rule) in rules.items())
-        for row in untyped(table, typed(*mirror))
+        for row in to_text(table, to_typed(*mirror))
     )
     wanted = Counter(
         tuple(rule(raw_from_capture(row[place])) for place, rule in rules.values()) for row in content["rows"]
@@ -143,7 +143,7 @@ def shown(content: dict[str, Any], mirror: tuple[TableDef, list[Row]]) -> tuple[
               ("shard_mixed", 96), ("keys_oldcoll", 115), ("types_all", 8), ("shard", 96)], least=5),
      pytest.param("txn", 12, marks=pytest.mark.soak)],
 )  # fmt: skip
-def test_the_mirrors_are_equal_at_every_state(name: str, tables: int) -> None:  # S0-60 S0-64 R-19 C-07
+def test_mirrors_equal_every_recorded_state(name: str, tables: int) -> None:  # S0-60 S0-64 R-19 C-07
     capture = Capture(CAPTURES / name)
     mirrors, compared = Mirrors(read_log(capture)), 0
     for state in read_expected_states(capture):

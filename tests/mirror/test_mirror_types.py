@@ -1,4 +1,4 @@
-"""Canonical text to a mirror's typed values and back, without loss; changes of type as the source converts values."""
+"""Conversion of canonical text to a mirror's typed values and back without loss; type changes follow the source."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("of", "kind", "text", "value"), CASES, ids=lambda case: getattr(case, "type_name", None))
-def test_each_type_holds_its_values(of: ColumnInfo, kind: pa.DataType, text: str, value: object) -> None:
+def test_each_type_keeps_its_values(of: ColumnInfo, kind: pa.DataType, text: str, value: object) -> None:
     assert arrow_type(of) == kind
     typed, unfit = parse_texts(of, pa.array([text, None]))
     assert (typed.to_pylist(), unfit) == ([value, None], {})
     assert texts_of(of, typed, [None, None]) == [text, None]
 
 
-def test_a_timestamp_is_utc() -> None:
+def test_timestamp_is_stored_in_utc() -> None:
     of = info(t.TIMESTAMP, decimal=6)
     typed, _ = parse_texts(of, pa.array(["2026-11-21 01:02:03.000004"]))
     assert typed.type == pa.timestamp("us", tz="UTC")
@@ -61,7 +61,7 @@ def test_a_timestamp_is_utc() -> None:
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_a_float_comes_back_as_its_own_text(value: float) -> None:
+def test_float_keeps_its_text(value: float) -> None:
     # R-44
     from binlake.rows.codec.floats import float_text
 
@@ -71,14 +71,14 @@ def test_a_float_comes_back_as_its_own_text(value: float) -> None:
 
 
 @pytest.mark.parametrize("zero", ["0000-00-00", "2024-00-01", "2024-02-30", "0000-01-01"])
-def test_a_date_that_no_reader_knows_is_kept_as_text(zero: str) -> None:
+def test_date_that_no_reader_supports_is_kept_as_text(zero: str) -> None:
     of = info(t.DATE)
     typed, unfit = parse_texts(of, pa.array(["2024-01-01", zero]))
     assert typed.to_pylist() == [date(2024, 1, 1), None]
     assert unfit == {1: zero}
 
 
-def test_rows_with_unfit_values_come_back_whole(keyed: TableDef) -> None:
+def test_rows_with_unsupported_values_are_read_back_whole(keyed: TableDef) -> None:
     texts = {"id": ["1", "2"], "day": ["0000-00-00", "2024-01-01"]}
     rows = typed_rows(keyed, texts, [5, 6], [0, 0])
     assert rows.column("_text").to_pylist() == [[("day", "0000-00-00")], None]
@@ -111,18 +111,16 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("source", "target", "text", "changed"), CHANGES)
-def test_a_change_of_type_converts_stored_values(
-    source: ColumnInfo, target: ColumnInfo, text: str, changed: str
-) -> None:
+def test_type_change_converts_stored_values(source: ColumnInfo, target: ColumnInfo, text: str, changed: str) -> None:
     assert recast(source, target, [text, None], Moment(UTC)) == ([changed, None], [])
 
 
-def test_a_value_that_nobody_can_convert_stays_and_is_reported() -> None:
+def test_value_that_cannot_be_converted_stays_and_is_reported() -> None:
     texts, unknown = recast(
         info(t.TIMESTAMP), DATETIME3, ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"], Moment()
     )
     assert texts == ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"]
-    # No value of a row stands in it.
+    # The report contains no value of a row.
     assert unknown == [
         "timestamp <19 characters> as datetime(3) of column c: the time zone of the source's session is not known"
     ]

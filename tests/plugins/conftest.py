@@ -22,7 +22,7 @@ def airflow_db() -> Path:
 
 @pytest.fixture(scope="session")
 def server(airflow_db: Path) -> Iterator[httpx.Client]:
-    """A client of Airflow's API server, with the plugin as its entry point brings it, on a port of this machine."""
+    """A client of Airflow's API server on a local port, with the plugin loaded by its entry point."""
     assert (airflow_db / "airflow.db").is_file()
     import uvicorn
     from airflow.api_fastapi.app import create_app
@@ -44,7 +44,7 @@ def server(airflow_db: Path) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="session")
 def token(server: httpx.Client) -> str:
-    """A token of the user admin, got as a user gets it."""
+    """A token of the user admin, obtained as a user does."""
     from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
     passwords = json.loads(Path(SimpleAuthManager.get_generated_password_file()).read_text())
@@ -55,7 +55,7 @@ def token(server: httpx.Client) -> str:
 
 @pytest.fixture
 def bearer(token: str) -> dict[str, str]:
-    """The header of a login."""
+    """The Authorization header of a login."""
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -70,7 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def known_dag(folder: Path) -> str:
-    """The DAG `asked`, as the scheduler knows it: paused, whatever a test before did to it."""
+    """The DAG `asked` as the scheduler knows it: paused, whatever an earlier test did to it."""
     from airflow.dag_processing.collection import update_dag_parsing_results_in_db
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel

@@ -1,4 +1,4 @@
-"""What is shown of the configuration holds no password: docs of DAGs are seen in the UI and sent by OpenLineage."""
+"""Displayed configuration contains no password: DAG docs are shown in the UI and sent by OpenLineage."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from binlake_airflow.dags.dagparts import ReplicationFile, new_dag
         ("/mnt/l@kes?", "/mnt/l@kes?"),
     ],
 )
-def test_the_docs_of_a_dag_name_its_source_and_lake_without_passwords(lake: str, shown: str) -> None:
+def test_docs_of_a_dag_name_its_source_and_lake_without_passwords(lake: str, shown: str) -> None:
     pds = "http://me:s3cret@pd-1:2379, https://me:s3/cr@et@pd-2:2379/?token=s3cret, pd-3:2379"
     sections = {"source": {"pd-urls": pds}, "lake": {"path": lake}}
     place = ReplicationFile(Path("/r/orders.toml"), Replication.model_validate({"name": "orders", **sections}))

@@ -1,4 +1,4 @@
-"""A command in a child of a task: what it prints is kept, what it raises keeps its class, what it logs is seen."""
+"""A command in a task's child process: its output is kept, its errors keep their class, its log is shown."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from binlake_airflow.jobs import error_of
 from binlake_airflow.operators import child
 
 
-def test_the_answer_goes_to_the_file_and_not_to_the_log(folder: Path, tmp_path: Path) -> None:
+def test_answer_goes_to_the_file_and_not_to_the_log(folder: Path, tmp_path: Path) -> None:
     path, result = write_replication(folder, "orders", target=None), tmp_path / "result.json"
     words = [str(result), "config", "check", str(path)]
     done = subprocess.run([sys.executable, "-m", child.MODULE, *words], capture_output=True, text=True, check=True)
@@ -22,7 +22,7 @@ def test_the_answer_goes_to_the_file_and_not_to_the_log(folder: Path, tmp_path: 
     assert done.stdout == ""
 
 
-def test_an_error_comes_back_as_what_it_was(folder: Path) -> None:
+def test_error_keeps_its_class_and_text(folder: Path) -> None:
     path = write_replication(folder, "orders", target=None)
     outcome = child.run(["audit", "transaction", "470548480001835008", "--replication", str(path), "--output", "json"])
     assert outcome["ok"] is False
@@ -33,6 +33,6 @@ def test_an_error_comes_back_as_what_it_was(folder: Path) -> None:
     assert error.hint
 
 
-def test_a_command_that_is_not_there_is_refused() -> None:
+def test_unknown_command_is_refused() -> None:
     with pytest.raises(SystemExit):
         child.run(["no-such-command"])

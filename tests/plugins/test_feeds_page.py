@@ -39,7 +39,7 @@ def section(name: str) -> str:
 
 @pytest.fixture
 def log(folder: Path) -> WindowLog:
-    """The replication `shop` with two feeds; `orders` has met a schema that its registry refuses."""
+    """The replication `shop` with two feeds; the registry of `orders` has refused a schema."""
     path = write_replication(
         folder, "shop", feeds=[section("orders"), section("audit")], target=None, mirror="enabled = false"
     )
@@ -61,7 +61,7 @@ def log(folder: Path) -> WindowLog:
 
 @pytest.fixture
 def ask(server: httpx.Client, bearer: dict[str, str], log: WindowLog) -> Ask:
-    """What the page says, as JSON."""
+    """Fetch the page as JSON."""
     assert log.exists()
 
     def ask() -> dict[str, Any]:
@@ -70,9 +70,7 @@ def ask(server: httpx.Client, bearer: dict[str, str], log: WindowLog) -> Ask:
     return ask
 
 
-def test_a_feed_in_error_is_named_and_stops_nothing_else(
-    server: httpx.Client, bearer: dict[str, str], ask: Ask
-) -> None:
+def test_feed_in_error_is_named_and_stops_nothing_else(server: httpx.Client, bearer: dict[str, str], ask: Ask) -> None:
     # S2-39, R-46
     view = ask()
     orders, audit = view["feeds"]
@@ -93,7 +91,7 @@ def test_a_feed_in_error_is_named_and_stops_nothing_else(
         "publish-audit",
     ]
     assert set(view["windows"][0]["stages"]) == {"land", "merge", "encode-orders", "encode-audit", "publish-audit"}
-    # What a feed has is worth attention; what holds all back is more.
+    # A feed's error asks for attention; an error that stops everything is more severe.
     own = [one for one in view["problems"] if "the feed" in one["text"]]
     assert {one["state"] for one in own} == {"attention"}
     (error,) = (one for one in own if "in state error" in one["text"])
@@ -101,7 +99,7 @@ def test_a_feed_in_error_is_named_and_stops_nothing_else(
     page = server.get(PAGE, headers=bearer).text
     assert "409 incompatible &lt;b&gt;" in page
     assert PASSWORD not in page + str(view)
-    # Neither feed has a dispatcher: no rule is announced and then missing.
+    # Neither feed has dispatcher rules, so no rule may be shown.
     assert "<dt>Topics</dt><dd>the protocol&#39;s own; lately <code>shop_item</code></dd>" in page.replace("'", "&#39;")
     run = server.get("/binlake/api/dags/shop/runs/r1", headers=bearer).json()
     assert [row["task"] for row in run["stages"]][2:] == [
@@ -112,7 +110,7 @@ def test_a_feed_in_error_is_named_and_stops_nothing_else(
     ]
 
 
-def test_servers_of_a_feed_that_do_not_listen_are_named(ask: Ask) -> None:
+def test_unreachable_servers_of_a_feed_are_named(ask: Ask) -> None:
     view = ask()
     assert view["reach"]["feed.orders brokers"] is False
     texts = [one["text"] for one in view["problems"]]
@@ -122,7 +120,7 @@ def test_servers_of_a_feed_that_do_not_listen_are_named(ask: Ask) -> None:
     )
 
 
-def test_resume_and_pause_are_done_once_and_by_name(
+def test_resume_and_pause_are_recorded_once_with_the_user(
     server: httpx.Client, bearer: dict[str, str], ask: Ask, log: WindowLog
 ) -> None:
     done = server.post(POST + "resume", headers=bearer, follow_redirects=False)
@@ -136,7 +134,7 @@ def test_resume_and_pause_are_done_once_and_by_name(
     assert (paused.status_code, paused.json()["state"], paused.json()["actions"]) == (200, "stopped", ["resume"])
     view = ask()
     assert any(one["text"].startswith("the feed orders is stopped until it is resumed") for one in view["problems"])
-    # Who did it is among the notices.
+    # The notices name the user.
     told = [one["what"] for one in view["notices"]]
     assert told == ["feed orders stopped", "feed orders normal", "feed orders error"]
     assert "pause by admin, on the page" in view["notices"][0]["text"]
@@ -145,7 +143,7 @@ def test_resume_and_pause_are_done_once_and_by_name(
     assert server.post(POST.replace("orders", "nobody") + "resume", headers=bearer).status_code == 404
 
 
-def test_a_failure_that_passes_is_shown_until_the_feed_goes_on(ask: Ask, log: WindowLog) -> None:
+def test_transient_failure_is_shown_until_the_feed_continues(ask: Ask, log: WindowLog) -> None:
     record_failure(log, "publish", Transient("no broker answers"), run_id="r2", sink=feed_sink("audit"))
     assert ask()["feeds"][1]["failure"]["text"] == "publish-audit failed: Transient: no broker answers"
     log.record(WindowEvent("publish", HI, HI + 5, "done", sink=feed_sink("audit")))
@@ -174,7 +172,9 @@ def test_another_site_changes_nothing_with_the_users_cookie(
 
 
 @pytest.mark.parametrize("browser", [{"Origin": "own"}, {"Sec-Fetch-Site": "same-origin"}])
-def test_the_page_s_own_form_does(server: httpx.Client, token: str, log: WindowLog, browser: dict[str, str]) -> None:
+def test_pages_own_form_changes_a_feed(
+    server: httpx.Client, token: str, log: WindowLog, browser: dict[str, str]
+) -> None:
     asked = {name: value.replace("own", str(server.base_url).rstrip("/")) for name, value in browser.items()}
     if "Sec-Fetch-Site" in browser:
         asked = browser
@@ -183,7 +183,7 @@ def test_the_page_s_own_form_does(server: httpx.Client, token: str, log: WindowL
     assert read_state(log, "orders").state == "normal"
 
 
-def test_who_may_only_read_sees_no_button_and_changes_nothing(
+def test_read_only_user_sees_no_button_and_changes_nothing(
     server: httpx.Client, bearer: dict[str, str], log: WindowLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert f'action="{POST}resume"' in server.get(PAGE, headers=bearer).text
@@ -202,14 +202,14 @@ def test_who_may_only_read_sees_no_button_and_changes_nothing(
     assert read_state(log, "orders").state == "error"
 
 
-def test_nobody_changes_a_feed_without_a_login(server: httpx.Client, log: WindowLog) -> None:
+def test_changing_a_feed_requires_login(server: httpx.Client, log: WindowLog) -> None:
     server.cookies.clear()
     assert server.post(POST + "resume", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 401
     assert server.get(POST + "resume").status_code in (401, 405)
     assert read_state(log, "orders").state == "error"
 
 
-def test_a_feed_far_behind_the_others_has_its_own_position(log: WindowLog, ask: Ask) -> None:
+def test_feed_far_behind_the_others_has_its_own_position(log: WindowLog, ask: Ask) -> None:
     record_removal(log, "orders")
     record_resume(log, "orders")
     for number in range(feeds.WINDOWS * 2 + 1):
@@ -217,7 +217,7 @@ def test_a_feed_far_behind_the_others_has_its_own_position(log: WindowLog, ask: 
         log.record(WindowEvent("publish", lo, lo + 10, "done", sink=feed_sink("orders")))
     orders, audit = ask()["feeds"]
     assert (orders["position"]["commit_ts"], audit["position"]["commit_ts"]) == (str(lo + 10), str(HI))
-    # One that was removed and is there again begins anew.
+    # A removed feed that was created again starts anew.
     record_removal(log, "orders")
     record_resume(log, "orders")
     assert ask()["feeds"][0]["position"] is None

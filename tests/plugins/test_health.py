@@ -1,4 +1,4 @@
-"""A replication's state comes from what is: nothing that is broken is called running."""
+"""A replication's health follows from facts: a broken replication is never shown as running."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AROUND = Surroundings({"sync": SYNC}, {"target": True, "spark": True}, UP)
 
 @pytest.fixture
 def log(tmp_path: Path) -> WindowLog:
-    """A lake with one window that is at the target."""
+    """A lake with one window that is applied to the target."""
     windows = WindowLog(LakePaths(str(tmp_path / "lake")))
     for stage, state in (("land", "done"), ("finalize", "started"), ("finalize", "done")):
         windows.record(WindowEvent(stage, T0, T0 + 9, state, 10, run_id="r9"))
@@ -39,7 +39,7 @@ def log(tmp_path: Path) -> WindowLog:
 
 
 def seen(log: WindowLog, around: Surroundings = AROUND, later_s: int = 1) -> dict[str, Any]:
-    """The view `later_s` seconds behind the last event."""
+    """The view `later_s` seconds after the last event."""
     raw = {"name": "orders", "lake": {"path": "/l"}, "target": {}}
     replication = Replication.model_validate(raw)
     last = max((event["at_ms"] for event in log.events()), default=0)
@@ -55,12 +55,12 @@ def first(view: Mapping[str, Any]) -> tuple[str, str]:
     return view["state"], view["problems"][0]["text"]
 
 
-def test_all_well_is_running(log: WindowLog) -> None:
+def test_healthy_replication_is_running(log: WindowLog) -> None:
     view = seen(log)
     assert (view["state"], view["problems"], view["applying"]) == ("running", [], None)
 
 
-def test_a_paused_dag_is_not_running_and_its_waiting_runs_are_named(log: WindowLog) -> None:
+def test_paused_dag_is_not_running_and_its_waiting_runs_are_named(log: WindowLog) -> None:
     assert first(seen(log, dag(paused=True, active=()))) == ("paused", "its DAG is paused: no window starts")
     assert first(seen(log, dag(paused=True)))[1].endswith("run r10 waits until it is unpaused")
     side = DagFacts("backfill", paused=True, active=("mine",))
@@ -69,7 +69,7 @@ def test_a_paused_dag_is_not_running_and_its_waiting_runs_are_named(log: WindowL
     assert view["paused"] == ["audit", "backfill"]
 
 
-def test_a_stage_that_failed_is_reported_with_its_text_and_run_until_it_ends_well(log: WindowLog) -> None:
+def test_failed_stage_is_reported_with_text_and_run_until_it_succeeds(log: WindowLog) -> None:
     record_failure(log, "land", Transient("the Spark Connect server does not answer", hint="start it"), run_id="r10")
     record_failure(log, "finalize", TargetUnavailable("nobody answers"), run_id="r10", window=(T0, T0 + 9))
     view = seen(log)
@@ -83,15 +83,15 @@ def test_a_stage_that_failed_is_reported_with_its_text_and_run_until_it_ends_wel
     assert seen(log)["state"] == "running"
 
 
-def test_a_plan_that_found_no_pd_is_well_again_when_something_lands(log: WindowLog) -> None:
+def test_failed_plan_is_healthy_again_when_something_lands(log: WindowLog) -> None:
     record_failure(log, "plan", SourceUnavailable("no PD answers"), run_id="r10")
     assert first(seen(log)) == ("failing", "plan failed: SourceUnavailable: no PD answers")
     log.record(WindowEvent("land", T0 + 9, T0 + 19, "done"))
     assert seen(log)["state"] == "running"
 
 
-def test_a_sink_that_comes_down_again_was_derived_again(log: WindowLog) -> None:
-    # compact leaves no event where it finds its window done.
+def test_failed_compact_is_healthy_again_when_its_sink_applies(log: WindowLog) -> None:
+    # compact records no event if its window is already done.
     record_failure(log, "compact", TargetUnavailable("nobody answers"), run_id="r10")
     log.record(WindowEvent("merge", T0 + 9, T0 + 19, "done"))
     assert seen(log)["state"] == "failing"
@@ -99,17 +99,17 @@ def test_a_sink_that_comes_down_again_was_derived_again(log: WindowLog) -> None:
     assert seen(log)["state"] == "running"
 
 
-def test_a_run_that_was_killed_leaves_no_event_and_is_failing_all_the_same(log: WindowLog) -> None:
+def test_killed_run_without_an_event_is_failing(log: WindowLog) -> None:
     killed = dag(last=LastRun("r10", "failed", 7, ("merge",)), active=())
     view = seen(log, killed)
     assert first(view) == ("failing", "the last run failed in merge: see its log")
     assert view["problems"][0]["run_id"] == "r10"
-    # Where the lake has the text, the run is told once.
+    # If the lake has the text, the failure is shown once.
     record_failure(log, "merge", Transient("why"), run_id="r10")
     assert [one["text"] for one in seen(log, killed)["problems"]] == ["merge failed: Transient: why"]
 
 
-def test_a_dag_beside_the_windows_that_failed_asks_for_attention_until_it_ends_well(log: WindowLog) -> None:
+def test_failed_side_dag_asks_for_attention_until_it_succeeds(log: WindowLog) -> None:
     record_failure(log, "maintain", Transient("no Spark"), run_id="night")
     side = DagFacts("maintain", paused=False, last=LastRun("night", "failed", 7, ("maintain",)))
     assert first(seen(log, replace(AROUND, dags={"sync": SYNC, "maintain": side}))) == (
@@ -128,14 +128,14 @@ def test_a_dag_beside_the_windows_that_failed_asks_for_attention_until_it_ends_w
         (replace(AROUND, nodes={**UP, "nodes": [{"id": "p1", "stale": True}]}), "without a heartbeat: p1"),
     ],
 )
-def test_what_does_not_answer_is_not_running(log: WindowLog, around: Surroundings, text: str) -> None:
+def test_unreachable_server_is_not_running(log: WindowLog, around: Surroundings, text: str) -> None:
     state, told = first(seen(log, around))
     assert (state, told.startswith(text)) == ("unreachable", True)
 
 
-def test_a_window_that_was_begun_and_not_ended_is_open_until_a_run_ends_it(log: WindowLog) -> None:
+def test_started_window_is_open_until_a_run_ends_it(log: WindowLog) -> None:
     log.record(WindowEvent("finalize", T0 + 9, T0 + 19, "started", run_id="r10"))
-    # Somebody is at it.
+    # A run is working on it.
     view = seen(log)
     assert (view["state"], view["applying"]["hi"]["commit_ts"]) == ("running", str(T0 + 19))
     for around, later_s in ((dag(active=()), 1), (AROUND, 601)):
@@ -145,7 +145,7 @@ def test_a_window_that_was_begun_and_not_ended_is_open_until_a_run_ends_it(log: 
     assert seen(log, dag(active=()))["problems"] == []
 
 
-def test_what_verify_found_last_is_reported_until_it_is_repaired_or_found_equal(log: WindowLog) -> None:
+def test_last_verify_result_is_reported_until_repaired_or_equal(log: WindowLog) -> None:
     assert seen(log)["verified"] is None
     detail = {"missing": 2, "extra": 0, "different": 1}
     log.record(WindowEvent("verify", T0 + 9, T0 + 9, "different", 50, run_id="v", sink="sql", detail=detail))
@@ -156,7 +156,7 @@ def test_what_verify_found_last_is_reported_until_it_is_repaired_or_found_equal(
     assert (view["state"], view["verified"]["repaired_since"]) == ("running", True)
 
 
-def test_rows_that_validation_found_are_reported_until_a_person_or_a_run_has_settled_them(log: WindowLog) -> None:
+def test_rows_found_by_validation_are_reported_until_settled(log: WindowLog) -> None:
     assert seen(log)["validated"] is None
     listed = [{"number": 1, "table": "d.t", "key": "#12", "kind": "missing", "columns": [], "against": "lake",
                "window": "1-2", "times": 1}]  # fmt: skip
@@ -164,7 +164,7 @@ def test_rows_that_validation_found_are_reported_until_a_person_or_a_run_has_set
     log.record(WindowEvent("validate", T0 + 9, T0 + 10, "done", 50, run_id="v", sink="sql", detail=detail))
     text = "validation found 2 rows that differ, of d.t: `binlake validation show`"
     assert first(seen(log)) == ("attention", text)
-    # A run that could not look leaves them, and says so.
+    # A run that could not compare keeps them, and says so.
     log.record(WindowEvent("validate", T0 + 10, T0 + 10, "postponed", sink="sql", detail={"reason": "a lock"}))
     view = seen(log)
     assert first(view) == ("attention", text)
@@ -175,7 +175,7 @@ def test_rows_that_validation_found_are_reported_until_a_person_or_a_run_has_set
     assert (view["state"], view["validated"]["ignored"]) == ("running", 3)
 
 
-def test_a_full_load_that_has_not_ended_is_reported_with_its_rows(log: WindowLog) -> None:  # S4-24
+def test_unfinished_full_load_is_reported_with_its_rows(log: WindowLog) -> None:  # S4-24
     table = BaseTable(log.paths)
     load = BaseLoad(T0, T0 + 9, 40, 20, 3, rows_estimated=400, rows=100)
     table.record(load, "load")
@@ -187,19 +187,19 @@ def test_a_full_load_that_has_not_ended_is_reported_with_its_rows(log: WindowLog
     assert seen(log)["state"] == "running"
 
 
-def test_a_schedule_that_begins_no_run_stands(log: WindowLog) -> None:
+def test_schedule_that_starts_no_run_is_standing(log: WindowLog) -> None:
     due = log.events()[-1]["at_ms"] - 600_000
     assert first(seen(log, dag(due_ms=due, active=())))[0] == "standing"
     assert seen(log, dag(due_ms=due))["state"] == "running"
 
 
-def test_the_gravest_comes_first(log: WindowLog) -> None:
+def test_problems_are_sorted_by_severity(log: WindowLog) -> None:
     record_failure(log, "finalize", TargetUnavailable("nobody answers"), run_id="r10")
     around = replace(dag(paused=True), reach={"target": False, "spark": None})
     assert [one["state"] for one in seen(log, around)["problems"]] == ["paused", "failing", "unreachable"]
 
 
-def test_a_run_shows_what_failed_in_it(log: WindowLog) -> None:
+def test_run_shows_its_failures(log: WindowLog) -> None:
     record_failure(log, "finalize", TargetUnavailable("nobody answers"), run_id="r10", window=(T0, T0 + 9))
     view = run_view(log.events("r10"), "r10")
     assert [(row["stage"], row["state"], row["reason"]) for row in view["stages"]] == [
@@ -207,7 +207,7 @@ def test_a_run_shows_what_failed_in_it(log: WindowLog) -> None:
     ]
 
 
-def test_who_listens_is_asked_side_by_side_and_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_are_checked_concurrently_and_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     target, spark = free_port(), free_port()
     connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark}
     monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps(connection))
@@ -218,6 +218,6 @@ def test_who_listens_is_asked_side_by_side_and_kept_for_a_while(monkeypatch: pyt
     for _ in range(2):
         assert reachability.reach_view(Replication.model_validate(raw)) == {"target": True, "spark": False}
     assert sorted(asked) == sorted([target, spark])
-    # In this process, or on a cluster manager: nobody is asked.
+    # Spark in this process, or on a cluster manager: there is no address to check.
     raw = {**raw, "target": None, "airflow": {"spark-conn-id": "nowhere"}}
     assert reachability.reach_view(Replication.model_validate(raw)) == {"target": None, "spark": None}

@@ -25,8 +25,8 @@ def event(stage: str, lo: int, hi: int, state: str = "done", at: int = 0, **more
             "at_ms": at, "blocked_by": "", "detail": "{}", "manifest": "", **more}  # fmt: skip
 
 
-def test_a_run_shows_its_window_and_each_stage() -> None:
-    # land lowered hi: the window of the run is what landed.
+def test_run_shows_its_window_and_each_stage() -> None:
+    # land lowered hi, so the run's window is what landed.
     view = run_view([event("plan", T0, T0 + 9, "ready"), event("land", T0, T0 + 5), event("merge", T0, T0 + 5)], "r")
     assert view["window"]["hi"]["commit_ts"] == str(T0 + 5)
     assert view["window"]["hi"]["time"].startswith("2024-")
@@ -36,7 +36,7 @@ def test_a_run_shows_its_window_and_each_stage() -> None:
     assert view["seconds"] == 3.78
 
 
-def test_a_blocked_run_names_who() -> None:
+def test_blocked_run_names_the_blocking_pump() -> None:
     # S0-56
     why = f'{{"reason": "pump-2 since {T0} (online, watermark 5)"}}'
     view = run_view([event("plan", T0, T0, "blocked", blocked_by="pump-2", detail=why)], "r")
@@ -44,13 +44,13 @@ def test_a_blocked_run_names_who() -> None:
     assert run_view([event("land", T0, T0 + 5)], "r")["blocked"] is None
 
 
-def test_a_run_that_has_done_nothing_has_no_window() -> None:
+def test_run_that_has_done_nothing_has_no_window() -> None:
     assert run_view([], "r")["window"] is None
     assert run_view([event("start", T0, T0)], "r")["window"] is None
 
 
 class Log:
-    """Events as the table `window` would tell them."""
+    """Events as the table `window` returns them."""
 
     def __init__(self, *events: dict[str, Any]) -> None:
         self._events = list(events)
@@ -88,18 +88,18 @@ def test_positions_and_lag_of_lake_and_sinks() -> None:
     assert view["sinks"]["sql"]["commit_ts"] == str(T0 + 5)
     assert view["sinks"]["mirror"]["commit_ts"] == str(T0 + 9)
     assert view["state"] == "running"
-    # A source whose clock is ahead of ours is not negative lag.
+    # A source clock ahead of ours does not give a negative lag.
     assert status_view(REPLICATION, log, 0)["landed"]["lag_seconds"] == 0
 
 
-def test_an_empty_lake_has_no_positions() -> None:
+def test_empty_lake_has_no_positions() -> None:
     view = status_view(REPLICATION, Log(), NOW_MS)
     assert (view["landed"], view["sinks"], view["state"]) == (None, {"sql": None, "mirror": None}, "empty")
     assert windows_view(REPLICATION, Log())["windows"] == []
     assert checkpoints_view(Log()) == {"checkpoints": [], "older": None}
 
 
-def test_time_that_goes_on_while_nothing_arrives_is_seen() -> None:
+def test_advancing_time_without_rows_is_shown() -> None:
     # U-25
     quiet = [event("land", T0 + i, T0 + i + 1, rows=0) for i in range(1, 5)]
     assert status_view(REPLICATION, Log(*quiet), NOW_MS)["rows"] == {"window": None, "looked_at": 4}
@@ -107,7 +107,7 @@ def test_time_that_goes_on_while_nothing_arrives_is_seen() -> None:
     assert last["window"]["commit_ts"] == str(T0 + 1)
 
 
-def test_blocked_until_something_lands() -> None:
+def test_blocked_state_lasts_until_something_lands() -> None:
     # U-01
     before = event("plan", T0, T0, "ready", at=1000)
     blocked = [event("plan", T0, T0, "blocked", at=at, blocked_by="pump-2") for at in (2000, 3000, 4000)]
@@ -118,8 +118,8 @@ def test_blocked_until_something_lands() -> None:
     assert status_view(REPLICATION, Log(before, *blocked, later), NOW_MS)["blocked"] is None
 
 
-def test_what_somebody_must_have_seen_is_reported_again() -> None:
-    # U-12, U-15: what a person did to the stream is among it, and stays.
+def test_important_notices_are_listed_with_the_newest_first() -> None:
+    # U-12, U-15: an operator's interventions in the stream are included, and stay.
     lost = event("forget", T0, T0 + 5, "accepted-loss", at=1000, detail='{"pump": "p1", "lost": "(1, 2]"}')
     skipped = event("skip", T0 + 1, T0 + 2, at=3000, detail=f'{{"commit_ts": "{T0 + 2}"}}')
     mended = [event("backfill", T0, T0 + 3, state, at=2000) for state in ("done", "finished")]
@@ -131,10 +131,10 @@ def test_what_somebody_must_have_seen_is_reported_again() -> None:
                          "text": '{"lost": "(1, 2]", "pump": "p1"}'}  # fmt: skip
 
 
-def test_windows_by_pages_with_the_newest_passage_of_each_stage() -> None:
+def test_windows_are_paged_with_the_newest_event_of_each_stage() -> None:
     many = [event("land", T0 + i, T0 + i + 1, at=i) for i in range(PAGE + 5)]
     last = T0 + PAGE + 5
-    # The sink took three windows as one: it stands at the newest of them.
+    # The sink took three windows as one, so its position is the newest of them.
     sink = [event("finalize", last - 3, last, "done", 900), event("finalize", last - 3, last, "already", 901, rows=0)]
     view = windows_view(REPLICATION, Log(*many, *sink))
     windows = view["windows"]
@@ -148,7 +148,7 @@ def test_windows_by_pages_with_the_newest_passage_of_each_stage() -> None:
     assert rest["older"] is None
 
 
-def test_the_checkpoint_s_history_by_pages() -> None:
+def test_checkpoint_history_is_paged() -> None:
     log = Log(*(event("finalize", T0 + i, T0 + i + 1, detail='{"segments": 2, "batches": 7}') for i in range(3)))
     view = checkpoints_view(log, count=2)
     assert [row["hi"]["commit_ts"] for row in view["checkpoints"]] == [str(T0 + 3), str(T0 + 2)]
@@ -156,7 +156,7 @@ def test_the_checkpoint_s_history_by_pages() -> None:
     assert view["older"] == str(T0 + 1)
 
 
-def test_pages_of_what_was_done_again_get_on_and_leave_nothing_out() -> None:
+def test_pages_of_repeated_windows_advance_and_omit_nothing() -> None:
     again = [event("finalize", T0 + 1, T0 + 2, "already", at) for at in range(4)]
     log = Log(event("finalize", T0, T0 + 1), *again, event("finalize", T0 + 2, T0 + 3))
     view = checkpoints_view(log, count=2)
@@ -167,18 +167,18 @@ def test_pages_of_what_was_done_again_get_on_and_leave_nothing_out() -> None:
     assert (len(windows["windows"]), windows["older"]) == (1, str(T0 + 1))
 
 
-def test_a_table_that_is_set_aside_is_named_until_it_is_back() -> None:  # U-16
-    def told(table: str, state: str, at: int) -> dict[str, Any]:
+def test_table_aside_is_named_until_it_is_back() -> None:  # U-16
+    def event_of(table: str, state: str, at: int) -> dict[str, Any]:
         detail = json.dumps({"table": table, "since": str(T0), "by": "policy", "reason": "missing", "at": str(at)})
         return event("aside", T0, T0 + 5, state, at, detail=detail)
 
-    log = Log(told("d.a", "set-aside", 1), told("d.b", "set-aside", 2), told("d.A", "back", 3))
+    log = Log(event_of("d.a", "set-aside", 1), event_of("d.b", "set-aside", 2), event_of("d.A", "back", 3))
     [one] = status_view(REPLICATION, log, NOW_MS)["set_aside"]
     assert (one["table"], one["since"]["commit_ts"], one["reason"]) == ("d.b", str(T0), "missing")
     assert [notice["what"] for notice in notices_view(log)] == ["aside"] * 3
 
 
-def test_rows_that_wait_for_another_shard_are_named() -> None:  # R-15 S4-53
+def test_rows_waiting_for_another_shard_are_named() -> None:  # R-15 S4-53
     lock = {"table": "all.t", "since": str(T0), "seconds": "60", "held": "s1.t_1, s3.t_3"}
     detail = json.dumps({"shard_locks": [lock]})
     log = Log(event("merge", T0, T0 + 5, "done", 1, detail=detail))
@@ -188,6 +188,6 @@ def test_rows_that_wait_for_another_shard_are_named() -> None:  # R-15 S4-53
     assert status_view(REPLICATION, log, NOW_MS)["shard_locks"] == []
 
 
-def test_what_was_found_behind_a_ddl_is_a_notice_and_what_is_due_is_not() -> None:
+def test_result_of_a_verify_after_ddl_is_a_notice_but_a_due_one_is_not() -> None:
     found = Log(event("verify-ddl", T0, T0, "due", 1), event("verify-ddl", T0, T0, "different", 2))
     assert [notice["at"] for notice in notices_view(found)] == [utc_text(2)]

@@ -1,4 +1,4 @@
-"""What an operator says to a job, and what it makes of the answer."""
+"""What an operator passes to a job, and how it interprets the answer."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from binlake_airflow.jobs import Job, error_of, is_idle, parse_moment, read_resu
 BIG = "449000000000000001"
 
 
-def test_arguments_carry_what_is_known_and_nothing_else() -> None:
+def test_arguments_contain_only_known_values() -> None:
     plan = Job("plan", "/r/orders.toml", "run 1", stop_ts=BIG)
     assert plan.arguments(Path("/t/r.json")) == [
         "plan", "--replication", "/r/orders.toml", "--run-id", "run 1", "--stop-ts", BIG, "--result", "/t/r.json",
@@ -38,19 +38,19 @@ def test_only_plan_finalize_validate_and_publish_do_without_spark() -> None:
     assert Job("window", "f", "r").needs_spark
 
 
-def test_every_stage_takes_its_bounds_from_a_stage_before_it() -> None:
+def test_every_stage_takes_its_bounds_from_an_earlier_stage() -> None:
     def before(name: str) -> set[str]:
         return {other for up in BY_NAME[name].after for other in (up, *before(up))}
 
     for stage in STAGES:
         assert stage.name == "plan" or stage.bounds_from in before(stage.name)
-    # The sink's window is compact's, wider than the landed one when the sink is behind.
+    # compact determines the sink's window, which is wider than the landed one if the sink is behind.
     assert {BY_NAME[name].bounds_from for name in ("convert", "finalize")} == {"compact"}
     only_mirror = stages_for(sql=False, mirror=True)
     assert {stage.bounds_from for stage in only_mirror} - {None} <= {stage.name for stage in only_mirror}
 
 
-def test_a_stage_is_waited_for_by_its_lock_and_the_whole_window_by_all() -> None:
+def test_stage_waits_for_its_own_lock_and_the_whole_window_for_all() -> None:
     assert {name: locks_of([BY_NAME[name]]) for name in ("plan", "land", "compact", "convert", "finalize")} == {
         "plan": (), "land": ("landing",), "compact": ("sql",), "convert": ("sql",), "finalize": (),
     }  # fmt: skip
@@ -58,7 +58,7 @@ def test_a_stage_is_waited_for_by_its_lock_and_the_whole_window_by_all() -> None
     assert "validation" in locks_of(stages_for(sql=True, mirror=True, validated=True))
 
 
-def test_each_feed_has_stages_and_a_lock_of_its_own() -> None:
+def test_each_feed_has_its_own_stages_and_lock() -> None:
     stages = stages_for(sql=False, mirror=False, feeds=["orders", "audit"])
     assert locks_of(stages) == ("landing", "merge", "feed-orders", "feed-audit")
     assert [stage.task for stage in stages if stage.sink == feed_sink("audit")] == ["encode-audit", "publish-audit"]
@@ -75,11 +75,11 @@ def test_every_table_of_a_window_has_one_lock_that_its_writer_takes() -> None:
         assert bool(stage.writes) <= bool(stage.lock)
         assert {lock_of_table(table) for table in stage.writes} <= {stage.lock}
         assert stage.counts in ("", *stage.writes)
-        # What it reads an earlier stage wrote.
+        # Every table that a stage reads is written by an earlier stage.
         assert set(stage.reads) <= set(written)
 
 
-def test_results_come_back_as_written(tmp_path: Path) -> None:
+def test_results_are_read_as_written(tmp_path: Path) -> None:
     result = tmp_path / "r.json"
     result.write_text(json.dumps({"ok": True, "results": [{"stage": "plan", "lo": BIG}]}))
     assert read_results(result, "exit status 0") == [{"stage": "plan", "lo": BIG}]
@@ -91,12 +91,12 @@ def test_results_come_back_as_written(tmp_path: Path) -> None:
         ({"kind": "Permanent", "class": "Fenced", "message": "m"}, Fenced),
         ({"kind": "Transient", "class": "IncompleteWindow", "message": "m"}, IncompleteWindow),
         ({"kind": "UnknownOutcome", "class": "UnknownOutcome", "message": "m"}, UnknownOutcome),
-        # A class of a newer release, or a name in the module that is no error: the kind decides.
+        # For a class of a newer release, or a name that is not an error class, the kind decides.
         ({"kind": "Permanent", "class": "NotYetKnown", "message": "m"}, Permanent),
         ({"kind": "Transient", "class": "Mapping", "message": "m"}, Transient),
     ],
 )
-def test_the_job_s_error_is_raised_by_its_class(
+def test_error_of_a_job_is_raised_with_its_class(
     tmp_path: Path, told: dict[str, str], expected: type[BinlakeError]
 ) -> None:
     result = tmp_path / "r.json"
@@ -107,7 +107,7 @@ def test_the_job_s_error_is_raised_by_its_class(
     assert type(error_of(told)) is expected
 
 
-def test_a_job_that_died_may_be_run_again(tmp_path: Path) -> None:
+def test_dead_job_is_retryable(tmp_path: Path) -> None:
     with pytest.raises(Transient, match="exit status -9"):
         read_results(tmp_path / "absent.json", "exit status -9")
 
@@ -120,7 +120,7 @@ MINUTE = 29_918_880
     [(1, 59, {}, True), (1, 60, {}, False), (-1, 59, {}, False), (1, 59, {"rows": 1}, False),
      (1, 59, {"state": "already"}, False), (1, 180, {}, False)],
 )  # fmt: skip
-def test_an_empty_window_is_idle_until_a_stretch_of_commit_time_ends_in_it(
+def test_empty_window_is_idle_until_an_interval_of_commit_time_ends_in_it(
     lo_s: int, hi_s: int, more: dict[str, object], idle: bool
 ) -> None:
     lo, hi = (tso.compose((MINUTE * 60 + second) * 1000, 7) for second in (lo_s, hi_s))
@@ -130,7 +130,7 @@ def test_an_empty_window_is_idle_until_a_stretch_of_commit_time_ends_in_it(
     assert not is_idle(landed, 60, (hi,))
 
 
-def test_a_param_is_a_commit_ts_or_a_time_or_nothing() -> None:
+def test_param_is_a_commit_ts_a_time_or_empty() -> None:
     assert (parse_moment(None), parse_moment(""), parse_moment(BIG)) == (None, None, BIG)
     last = str(tso.compose(1795132800000, tso.MAX_LOGICAL))
     assert (
@@ -145,7 +145,7 @@ def test_a_param_is_a_commit_ts_or_a_time_or_nothing() -> None:
 
 
 @pytest.mark.parametrize(("tables", "kept"), [(200, 200), (201, 0)])
-def test_a_window_of_very_many_tables_names_none_of_them(tmp_path: Path, tables: int, kept: int) -> None:
+def test_window_of_too_many_tables_names_none(tmp_path: Path, tables: int, kept: int) -> None:
     result, changed = tmp_path / "result.json", [["shop", f"t{n}"] for n in range(tables)]
     result.write_text(json.dumps({"ok": True, "results": [{"stage": "compact", "detail": {"changed": changed}}]}))
     (found,) = read_results(result, "")

@@ -1,4 +1,4 @@
-"""The datasets of a window carry the names that the OpenLineage specification gives, and no password."""
+"""The datasets of a window have the names of the OpenLineage specification, and contain no password."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def source(*names: str, namespace: str = "tidb://pd:2379") -> list[tuple[str, st
     return [(namespace, name) for name in names]
 
 
-def test_each_stage_reads_what_the_one_before_it_wrote() -> None:
+def test_each_stage_reads_what_the_previous_one_wrote() -> None:
     target = [("mysql://db:3307", "shop.item"), ("mysql://db:3307", "shop.line")]
     mirrors = lake("mirror/shop/item", "mirror/shop/line")
     ways = {
@@ -60,7 +60,7 @@ def test_each_stage_reads_what_the_one_before_it_wrote() -> None:
         assert datasets(lineage.lineage_of_stages(replication(), [result(stage, **detail)], TABLES)) == way, stage
 
 
-def test_a_fused_window_shows_its_ends_and_says_where_they_stand() -> None:
+def test_fused_window_shows_its_ends_with_their_versions() -> None:
     stages = [result(name) for name in ("plan", "land", "merge", "compact", "convert", "finalize")]
     found = lineage.lineage_of_stages(replication(), [*stages, result("mirror", changed=TABLES[:1])], TABLES)
     inputs, outputs = datasets(found)
@@ -75,39 +75,41 @@ def test_a_fused_window_shows_its_ends_and_says_where_they_stand() -> None:
     assert "s3cret" not in str(found)
 
 
-def test_what_wrote_nothing_has_no_datasets() -> None:
+def test_stage_that_wrote_nothing_has_no_datasets() -> None:
     for state in ("blocked", "waiting", "skipped", "already"):
         assert datasets(lineage.lineage_of_stages(replication(), [result("finalize", state)], TABLES)) == ([], [])
 
 
-def test_the_source_is_named_as_it_can_be_met_elsewhere() -> None:
-    def named(**sections: Any) -> list[tuple[str, str]]:
+def test_source_has_a_name_that_other_systems_use() -> None:
+    def list_inputs(**sections: Any) -> list[tuple[str, str]]:
         inputs, _ = datasets(lineage.lineage_of_stages(replication(**sections), [result("finalize")], TABLES[:1]))
         return inputs[1:]
 
     sql = {"sql": {"host": "tidb", "port": 4001, "password": "s3cret"}}
-    assert named(source=sql) == source("shop.item", namespace="mysql://tidb:4001")
-    assert named(source={"cluster-id": "77"}) == source("shop.item", namespace="tidb://77")
-    assert named(source={"pd-urls": "http://me:s3cret@pd-1:2379, http://pd-2:2379"}) == source(
+    assert list_inputs(source=sql) == source("shop.item", namespace="mysql://tidb:4001")
+    assert list_inputs(source={"cluster-id": "77"}) == source("shop.item", namespace="tidb://77")
+    assert list_inputs(source={"pd-urls": "http://me:s3cret@pd-1:2379, http://pd-2:2379"}) == source(
         "shop.item", namespace="tidb://pd-1:2379"
     )
-    assert named(source={"pd-urls": "http://me:s3/cret@pd-1:2379/?token=s3cret"}) == source(
+    assert list_inputs(source={"pd-urls": "http://me:s3/cret@pd-1:2379/?token=s3cret"}) == source(
         "shop.item", namespace="tidb://pd-1:2379"
     )
-    # Several tables may go into one: their names are not known here.
-    assert named(routes=[{"schema-pattern": "shop*", "target-schema": "shop"}]) == []
+    # Several tables may be routed into one, so the source names are unknown here.
+    assert list_inputs(routes=[{"schema-pattern": "shop*", "target-schema": "shop"}]) == []
 
 
-def copied(table: str, *columns: str, sources: tuple[str, ...] = (), own: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A table of `shop` as a sink tells it."""
+def lineage_table(
+    table: str, *columns: str, sources: tuple[str, ...] = (), own: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """A table of `shop` in the form in which a sink reports it."""
     typed = [[name, "int unsigned"] for name in columns]
     origins = [{"db": "shop", "table": name, "columns": typed} for name in sources or (table,)]
     return {"db": "shop", "table": table, "columns": [*typed, *([name, ""] for name in own)],
             "copied": list(columns), "sources": origins}  # fmt: skip
 
 
-def sent(found: Any) -> dict[str, dict[str, Any]]:
-    """Facets by name of a dataset, as they go over the wire: searched for secrets and serialised by others."""
+def send(found: Any) -> dict[str, dict[str, Any]]:
+    """Facets by dataset name in the form in which they are sent: redacted and serialised by the provider."""
     run, job = Run("01234567-0123-7123-8123-0123456789ab"), Job("airflow", "orders.finalize")
     event = RunEvent(eventTime="2026-11-20T00:00:00Z", eventType=RunState.COMPLETE, run=run, job=job,
                      inputs=found.inputs, outputs=found.outputs)  # fmt: skip
@@ -115,13 +117,13 @@ def sent(found: Any) -> dict[str, dict[str, Any]]:
     return {one["name"]: one["facets"] for one in [*event["inputs"], *event["outputs"]]}
 
 
-def test_columns_are_reported_with_where_they_come_from() -> None:
-    # `password`: the provider's search for secrets must not take a column's name for one.
-    told = copied("item", "id", "password", own=("mine",))
+def test_columns_are_reported_with_their_origins() -> None:
+    # `password`: the provider's redactor must not mistake a column's name for a secret.
+    told = lineage_table("item", "id", "password", own=("mine",))
     for stage, name in (("finalize", "shop.item"), ("mirror", f"{LAKE}/mirror/shop/item")):
         results = [result(stage, lineage={"wrote": [told]})]
         found = lineage.lineage_of_stages(replication(), results, TABLES)
-        facets = sent(found)
+        facets = send(found)
         assert facets[name]["schema"]["fields"] == [
             {"name": "id", "type": "int unsigned", "fields": []},
             {"name": "password", "type": "int unsigned", "fields": []},
@@ -136,39 +138,42 @@ def test_columns_are_reported_with_where_they_come_from() -> None:
                 "transformations": [{"type": "DIRECT", "subtype": "IDENTITY", "description": "", "masking": False}],
             }]} for column in ("id", "password")
         }  # fmt: skip
-        # Marquez draws a line only from a column that the schema of an input of the same event has.
+        # Marquez draws a line only from a column that is in the schema of an input of the same event.
         assert [one["name"] for one in facets["shop.item"]["schema"]["fields"]][:2] == ["id", "password"]
         assert ("tidb://pd:2379", "shop.item") in datasets(found)[0]
 
 
-def test_shards_of_one_table_are_its_sources_each_with_the_columns_that_it_has() -> None:  # S4-03
-    told = copied("all", "id", "more", sources=("t_1", "t_2"))
+def test_shards_of_one_table_are_its_sources_with_their_own_columns() -> None:  # S4-03
+    told = lineage_table("all", "id", "more", sources=("t_1", "t_2"))
     told["sources"][0]["columns"] = [["id", "int"]]
     routed = replication(routes=[{"schema-pattern": "shop*", "target-schema": "shop"}])
     found = lineage.lineage_of_stages(routed, [result("finalize", lineage={"wrote": [told]})], TABLES)
     assert datasets(found)[0] == [*lake("statement"), *source("shop.t_1", "shop.t_2")]
-    # What the stage told stands for the names that the window before it had.
+    # The stage's report overrides the names from before the window.
     assert datasets(found)[1] == [("mysql://db:3307", "shop.all")]
-    fields = sent(found)["shop.all"]["columnLineage"]["fields"]
+    fields = send(found)["shop.all"]["columnLineage"]["fields"]
     assert {name: [one["name"] for one in field["inputFields"]] for name, field in fields.items()} == {
         "id": ["shop.t_1", "shop.t_2"], "more": ["shop.t_2"],
     }  # fmt: skip
 
 
-def test_a_run_of_many_windows_tells_columns_within_its_bound_and_the_version_of_each_table() -> None:
+def test_columns_of_many_windows_are_limited_but_each_table_has_its_version() -> None:
     columns = [f"c{n}" for n in range(MOST_COLUMNS)]
-    first = {**result("finalize", lineage={"wrote": [copied("item", "old"), copied("line", "id")]}), "hi": "5"}
-    second = result("finalize", lineage={"wrote": [copied("item", *columns)]})
-    facets = sent(lineage.lineage_of_stages(replication(), [first, second]))
+    first = {
+        **result("finalize", lineage={"wrote": [lineage_table("item", "old"), lineage_table("line", "id")]}),
+        "hi": "5",
+    }
+    second = result("finalize", lineage={"wrote": [lineage_table("item", *columns)]})
+    facets = send(lineage.lineage_of_stages(replication(), [first, second]))
     assert len(facets["shop.item"]["columnLineage"]["fields"]) == MOST_COLUMNS
     assert facets["shop.item"]["version"]["datasetVersion"] == "9"
-    # There was no room for the other: it is named.
+    # The limit left no room for the columns of this table, so only its name is sent.
     assert set(facets["shop.line"]) == {"version"}
     assert facets["shop.line"]["version"]["datasetVersion"] == "5"
 
 
-def test_the_search_for_secrets_passes_over_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    # It takes milliseconds for each, and Airflow waits for it.
+def test_redactor_does_not_visit_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The redactor takes milliseconds per column, and Airflow waits for it.
     looked: list[str | None] = []
     search = OpenLineageRedactor._redact
 
@@ -177,13 +182,13 @@ def test_the_search_for_secrets_passes_over_columns(monkeypatch: pytest.MonkeyPa
         return search(self, item, name, *more, **named)
 
     monkeypatch.setattr(OpenLineageRedactor, "_redact", counting)
-    told = copied("item", *(f"c{n}" for n in range(MOST_COLUMNS)))
-    facets = sent(lineage.lineage_of_stages(replication(), [result("finalize", lineage={"wrote": [told]})]))
+    told = lineage_table("item", *(f"c{n}" for n in range(MOST_COLUMNS)))
+    facets = send(lineage.lineage_of_stages(replication(), [result("finalize", lineage={"wrote": [told]})]))
     assert len(facets["shop.item"]["columnLineage"]["fields"]) == MOST_COLUMNS
     assert 0 < len(looked) < 100
 
 
-def test_the_task_loads_neither_spark_nor_arrow_for_it() -> None:
+def test_lineage_loads_neither_spark_nor_arrow() -> None:
     heavy = "('pyspark', 'pyarrow', 'deltalake')"
     program = f"import sys, binlake_airflow.telemetry.lineage; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -206,12 +211,12 @@ def test_the_task_loads_neither_spark_nor_arrow_for_it() -> None:
         ("file:///mnt/lakes", "file", "/mnt/lakes/orders/binlog"),
     ],
 )
-def test_a_lake_is_named_by_its_storage(path: str, namespace: str, name: str) -> None:
+def test_lake_is_named_by_its_storage(path: str, namespace: str, name: str) -> None:
     _, outputs = datasets(lineage.lineage_of_stages(replication(lake={"path": path}), [result("land")], ()))
     assert outputs[0] == (namespace, name)
 
 
-def test_a_feed_writes_its_own_table_and_topics() -> None:
+def test_feed_writes_its_own_table_and_topics() -> None:
     feeds = [
         {"name": "a", "sink-uri": "kafka://u:s3cret@k1:9092,k2:9093/t?protocol=avro", "schema-registry": "http://r"},
         {"name": "b", "sink-uri": "file:///var/feed?protocol=avro", "schema-registry": "http://r"},

@@ -1,4 +1,4 @@
-"""What the operators do beyond a good run: a kill, a connection, a place that is missing."""
+"""The operators beyond a good run: kills, connections, missing files."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ def _until(condition: Any) -> None:
     assert condition()
 
 
-def test_a_kill_ends_the_client_and_what_it_left_on_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kill_ends_the_client_and_its_work_on_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark_connect", "host": "h", "port": 1}')
     monkeypatch.setattr(base, "command_of", lambda _module: _SLEEPS)
     released: list[str] = []
@@ -55,7 +55,7 @@ def test_a_kill_ends_the_client_and_what_it_left_on_the_server(monkeypatch: pyte
     assert released[0].startswith("sc://h:1/;session_id=")
 
 
-def test_a_kill_ends_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_kill_ends_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "spark-submit"
     program.write_text("#!/bin/sh\necho up\nexec sleep 600\n")
     program.chmod(0o755)
@@ -83,7 +83,7 @@ def test_a_kill_ends_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         (0, None, True),
     ],
 )
-def test_a_stage_is_submitted_where_a_plain_process_does_not_do(
+def test_stage_is_submitted_if_a_plain_process_is_not_enough(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, driver_bytes: int, error: dict[str, str] | None, submitted: bool
 ) -> None:
     outcome = {"ok": True, "results": []} if error is None else {"ok": False, "error": error}
@@ -102,7 +102,7 @@ def test_a_stage_is_submitted_where_a_plain_process_does_not_do(
     assert (tmp_path / "submitted").exists() is submitted
 
 
-def test_a_plan_that_is_blocked_tells_it_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:  # R-35
+def test_blocked_plan_reports_the_reason_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:  # R-35
     told: dict[str, float] = {}
     monkeypatch.setattr("airflow.sdk.observability.stats.gauge", lambda name, value, **_: told.update({name: value}))
     task = SubmitStageOperator(task_id="plan", stage="plan", replication="orders", replication_file="/r.toml",
@@ -117,18 +117,18 @@ def test_a_plan_that_is_blocked_tells_it_before_it_waits(monkeypatch: pytest.Mon
                                                                "landed_timestamp_seconds")}  # fmt: skip
 
 
-def test_a_kill_before_anything_started_is_quiet() -> None:
+def test_kill_before_anything_started_is_silent() -> None:
     operator(ConnectStageOperator).on_kill()
     operator(SubmitStageOperator).on_kill()
 
 
 @pytest.mark.parametrize("cls", [ConnectStageOperator, SubmitStageOperator])
-def test_a_missing_connection_is_named(cls: type) -> None:
+def test_missing_connection_is_named(cls: type) -> None:
     with pytest.raises(ConfigError, match=r"spark_conn_id=nowhere.*AIRFLOW_CONN_NOWHERE"):
         operator(cls, "nowhere").run_spark(Job("land", "/r.toml", "r"), Path("/nowhere"))
 
 
-def test_a_dead_connect_server_is_reported_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_connect_server_is_reported_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", f'{{"conn_type": "spark_connect", "host": "127.0.0.1", "port": {port}}}')
     monkeypatch.setattr(base, "command_of", lambda _module: pytest.fail("a job was started"))
@@ -142,7 +142,7 @@ def test_missing_jars_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_p
         delta_jars()
 
 
-def test_the_job_is_found_without_importing_it() -> None:
+def test_job_is_found_without_importing_it() -> None:
     before = set(sys.modules)
     assert Path(application_file()).parts[-3:] == ("spark_jobs", "commands", "main.py")
     assert {"spark_jobs.commands.main", "pyspark"}.isdisjoint(set(sys.modules) - before)

@@ -1,4 +1,4 @@
-"""The pages of audits over Airflow's own server: who may see them, what hostile questions get, what is never shown."""
+"""The audit pages in Airflow's own server: who may see them, answers to hostile requests, and what is never shown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOSTILE = [
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of lakes with that of `shop`."""
+    """A folder of lakes that contains the lake of `shop`."""
     place = tmp_path_factory.mktemp("lakes")
     sample(LakePaths(str(place / "shop")), NASTY)
     return place
@@ -48,7 +48,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shop(folder: Path, lake: Path) -> Path:
-    """The replication `shop` over its sample lake, with secrets written into its file, and PD away; its file."""
+    """The replication `shop` over its sample lake, with secrets in its file, and PD unreachable; its file."""
     return write_replication(
         folder,
         "shop",
@@ -59,20 +59,20 @@ def shop(folder: Path, lake: Path) -> Path:
 
 
 def every_page(name: str) -> list[str]:
-    """Each page of a replication, and its JSON."""
+    """Each page of a replication, and its JSON form."""
     paths = [path.replace("{dag_id}", name).replace("{run_id:path}", "r") for path in views.PAGES]
     return [f"/binlake{api}{path}" for path in paths for api in ("", "/api")]
 
 
 def questions(name: str) -> list[str]:
-    """Each page with a question that has an answer."""
+    """Each page with a request that has an answer."""
     base = f"/binlake{{}}/dags/{name}"
     asked = ["", f"/row?table=shop.item&key=4&upto={END}", f"/transaction?ts={ORDER}", "/ddl", "/checkpoints",
              f"/table?table=shop.item&at={END}", "/runs/scheduled__2026-11-20T10:01:00%2B00:00"]  # fmt: skip
     return [base.format(api) + rest for rest in asked for api in ("", "/api")] + ["/binlake/", "/binlake/api"]
 
 
-def test_every_page_wants_a_login_and_the_right_to_its_dag(
+def test_every_page_requires_login_and_permission_for_its_dag(
     server: httpx.Client, shop: Path, bearer: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
@@ -100,7 +100,7 @@ def test_every_page_wants_a_login_and_the_right_to_its_dag(
     assert "shop" not in server.get("/binlake/", headers=bearer).text
 
 
-def test_a_side_dag_shows_its_replication_to_those_who_may_read_both(
+def test_side_dag_page_requires_permission_for_both_dags(
     server: httpx.Client, shop: Path, bearer: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
@@ -117,10 +117,8 @@ def test_a_side_dag_shows_its_replication_to_those_who_may_read_both(
         assert server.get(path, headers=bearer).status_code == 403
 
 
-def test_the_page_names_the_tables_that_the_lake_knows_in_part(
-    server: httpx.Client, shop: Path, bearer: dict[str, str]
-) -> None:
-    # R-34: the sample lake begins with its tables
+def test_page_names_partial_tables(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
+    # R-34: the sample lake starts after its tables had rows
     assert shop.exists()
     told = server.get("/binlake/api/dags/shop", headers=bearer).json()["in_part"]
     assert {one["table"] for one in told["tables"]} >= {"shop.item", "shop.log"}
@@ -130,7 +128,7 @@ def test_the_page_names_the_tables_that_the_lake_knows_in_part(
     assert "<strong>Inexact:</strong> known in part" in page
 
 
-def test_the_page_names_rows_that_validation_found(
+def test_page_names_rows_found_by_validation(
     server: httpx.Client, shop: Path, lake: Path, bearer: dict[str, str]
 ) -> None:
     assert shop.exists()
@@ -144,11 +142,11 @@ def test_the_page_names_rows_that_validation_found(
     assert "7: <code>shop.&lt;b&gt;</code> key <code>#12ab</code> different in <code>n</code>" in page
     assert "the feeder does not answer" in page
     assert server.get("/binlake/api/dags/shop", headers=bearer).json()["validated"]["errors"] == 1
-    # For the tests that look at the same lake.
+    # Restore the state for other tests on the same lake.
     log.record(WindowEvent("validation", END, END, "cleared", 1, detail={"errors": 0, "listed": []}))
 
 
-def test_no_page_shows_a_secret_or_runs_a_value(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
+def test_no_page_shows_a_secret_or_executes_a_value(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
     assert shop.exists()
     for path in questions("shop"):
         answer = server.get(path, headers=bearer)
@@ -169,11 +167,9 @@ FORMS = [
 ]  # fmt: skip
 
 
-def test_hostile_questions_get_an_answer_or_a_refusal_and_never_a_failure(
-    server: httpx.Client, shop: Path, bearer: dict[str, str]
-) -> None:
+def test_hostile_requests_never_cause_a_server_error(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
     assert shop.exists()
-    # Each text in two forms, each form with several texts; tests/plugins/test_request.py has them all.
+    # Each text in two forms, each form with several texts; tests/plugins/test_request.py has all combinations.
     both = [*zip(HOSTILE, itertools.cycle(FORMS)), *zip(reversed(HOSTILE), itertools.cycle(FORMS))]
     for text, (page, form) in both:
         query = {name: text if value == "*" else value for name, value in form.items()}
@@ -183,7 +179,7 @@ def test_hostile_questions_get_an_answer_or_a_refusal_and_never_a_failure(
         assert "onerror=alert(1)>" not in answer.text, (page, query)
 
 
-def test_hostile_names_in_a_path_lead_nowhere(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
+def test_hostile_names_in_a_path_are_not_found(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
     assert shop.exists()
     for text in (text for text in HOSTILE if len(text) < 1000 and text not in (".", "..")):
         name = quote(text, safe="")
@@ -193,7 +189,7 @@ def test_hostile_names_in_a_path_lead_nowhere(server: httpx.Client, shop: Path, 
         assert "<script" not in run.text
 
 
-def test_a_wrong_question_says_what_is_wrong(
+def test_invalid_request_says_what_is_wrong(
     server: httpx.Client, shop: Path, lake: Path, bearer: dict[str, str]
 ) -> None:
     assert shop.exists()
@@ -216,7 +212,7 @@ def test_a_wrong_question_says_what_is_wrong(
         assert str(lake) not in answer.text
 
 
-def test_a_row_leads_to_its_transaction_and_its_run_and_timestamps_stay_text(
+def test_row_links_to_its_transaction_and_run_with_exact_timestamps(
     server: httpx.Client, shop: Path, bearer: dict[str, str]
 ) -> None:
     # C-07 R-46
@@ -241,7 +237,7 @@ def test_a_row_leads_to_its_transaction_and_its_run_and_timestamps_stay_text(
     assert "under this key and name" in page.text
 
 
-def test_a_key_too_long_to_be_asked_for_is_cut_and_has_no_link() -> None:
+def test_too_long_key_is_cut_and_has_no_link() -> None:
     long, short = key_text(["k" * 5000]), key_text(["k" * 400])
     shown = [_change_view(RowVersion(1, 1, 0, 1, "d", "t", "update", one, None, {}, {})) for one in (long, short)]
     assert [len(one["key"]) < 400 for one in shown] == [True, True]
@@ -263,7 +259,7 @@ def test_ddl_of_one_commit_ts_stay_on_one_page(monkeypatch: pytest.MonkeyPatch) 
     assert ([line["commit_ts"] for line in rest["ddls"]], rest["older"]) == (["4"], None)
 
 
-def test_what_is_landed_and_not_merged_is_said_to_be_missing(
+def test_landed_but_unmerged_windows_are_reported_as_missing(
     server: httpx.Client, folder: Path, tmp_path: Path, bearer: dict[str, str]
 ) -> None:
     lake = LakePaths(str(tmp_path / "late"))
@@ -278,7 +274,7 @@ def test_what_is_landed_and_not_merged_is_said_to_be_missing(
     assert f"read up to <code>{END}</code>" in page.text
 
 
-def test_a_table_is_shown_as_of_a_commit_ts_or_a_time(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
+def test_table_is_shown_as_of_a_commit_ts_or_a_time(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
     # C-07
     assert shop.exists()
 
@@ -292,13 +288,13 @@ def test_a_table_is_shown_as_of_a_commit_ts_or_a_time(server: httpx.Client, shop
     assert (price("2026-11-20T00:00:11.999Z"), price("2026-11-20T09:00:12+09:00")) == ("400", "900")
 
 
-def test_nodes_are_shown_and_a_pd_that_is_away_is_said_to_be(
+def test_nodes_are_shown_and_an_unreachable_pd_is_reported(
     server: httpx.Client, shop: Path, bearer: dict[str, str], etcd_url: str
 ) -> None:
     away = server.get("/binlake/dags/shop", headers=bearer)
     assert "Unreachable" in away.text
     with closing(EtcdClient([etcd_url])) as etcd:
-        # The server is the session's: other tests have registered nodes.
+        # The server is shared by the session, so other tests may have registered nodes.
         etcd.delete(b"/tidb-binlog/", b"/tidb-binlog0")
     cluster(etcd_url)
     write_replication(shop.parent, "there", source=f'pd-urls = "{etcd_url}"')
@@ -310,7 +306,7 @@ def test_nodes_are_shown_and_a_pd_that_is_away_is_said_to_be(
     assert "10.0.0.1:8250" in server.get("/binlake/dags/there", headers=bearer).text
 
 
-def test_a_lake_that_cannot_be_read_hides_no_other(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
+def test_unreadable_lake_hides_no_other(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
     (shop.parent / "broken" / "broken").mkdir(parents=True)
     (shop.parent / "broken" / "broken" / "window").mkdir()
     (shop.parent / "broken" / "broken" / "window" / "_delta_log").mkdir()

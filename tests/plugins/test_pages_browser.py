@@ -1,5 +1,6 @@
-"""The pages in a real browser, inside Airflow's own server: a walk by links and forms, both colour schemes, no fault
-that axe-core calls serious, nothing asked of another host (C-04, C-07, R-46)."""
+"""The pages in a real browser, inside Airflow's own server: navigation by links and forms, both colour schemes, no
+fault that axe-core calls serious, no request to another host (C-04, C-07, R-46).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 
 @pytest.fixture
 def page(chromium: Chromium, server: httpx.Client, token: str) -> Iterator[Page]:
-    """A page of a user who is logged in."""
+    """A page of a logged-in user."""
     with chromium.page() as page:
         page.cookie(str(server.base_url), "_token", token)
         yield page
@@ -54,7 +55,7 @@ def heading(page: Page) -> str:
 
 
 def faults(page: Page) -> list[str]:
-    """What axe-core calls serious or critical."""
+    """The faults that axe-core calls serious or critical."""
     page.evaluate((axe.ROOT / axe.SCRIPT).read_text(encoding="utf-8") + "; true")
     found = page.evaluate("axe.run().then(r => JSON.stringify(r.violations))")
     return [
@@ -64,7 +65,9 @@ def faults(page: Page) -> list[str]:
     ]
 
 
-def test_from_the_overview_to_the_run_that_applied_a_row(page: Page, server: httpx.Client, shop: str) -> None:
+def test_links_lead_from_the_overview_to_the_run_that_applied_a_row(
+    page: Page, server: httpx.Client, shop: str
+) -> None:
     page.goto(f"{server.base_url}/binlake/")
     assert faults(page) == []
     page.follow(shop)
@@ -92,7 +95,7 @@ def test_from_the_overview_to_the_run_that_applied_a_row(page: Page, server: htt
 
 
 @pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
-def test_time_travel_in_both_colour_schemes(
+def test_table_as_of_a_time_in_both_colour_schemes(
     page: Page, server: httpx.Client, shop: str, scheme: str, dark: bool
 ) -> None:
     page.scheme(scheme)  # type: ignore[arg-type]
@@ -106,7 +109,7 @@ def test_time_travel_in_both_colour_schemes(
     assert faults(page) == []
 
 
-def test_the_keyboard_alone_reaches_an_answer(page: Page, server: httpx.Client, shop: str) -> None:
+def test_keyboard_alone_is_enough_to_get_an_answer(page: Page, server: httpx.Client, shop: str) -> None:
     page.goto(f"{server.base_url}/binlake/dags/{shop}/transaction")
     page.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
@@ -118,20 +121,20 @@ def test_the_keyboard_alone_reaches_an_answer(page: Page, server: httpx.Client, 
     assert heading(page) == f"Transaction {ORDER}"
 
 
-def test_the_page_lives_in_airflow_s_own_frame(page: Page, server: httpx.Client, shop: str) -> None:
+def test_page_is_shown_in_airflows_own_frame(page: Page, server: httpx.Client, shop: str) -> None:
     page.goto(f"{server.base_url}/plugin/binlake")
     inside = "document.querySelector('iframe')?.contentDocument"
     page.wait(f"{inside}?.querySelector('h1')?.innerText === 'Replications'")
     page.evaluate(f"[...{inside}.querySelectorAll('a')].find(a => a.innerText === '{shop}').click()")
     page.wait(f"{inside}?.querySelector('h1')?.innerText === 'Replication {shop}'")
-    # A sheet that the frame could not load would leave the browser's own margin.
+    # If the frame could not load the style sheet, the browser's default margin would remain.
     page.wait(f"getComputedStyle({inside}.body).margin === '0px'")
 
 
-def test_a_commit_ts_typed_into_the_trigger_form_arrives_exact(
+def test_commit_ts_typed_into_the_trigger_form_stays_exact(
     page: Page, server: httpx.Client, bearer: dict[str, str], known_dag: str
 ) -> None:
-    # C-04 R-46: as a number JavaScript would make 470583292723200000 of it.
+    # C-04 R-46: JavaScript would turn the number into 470583292723200000.
     typed = {"start_ts": "470583292723200001", "stop_ts": "470583292723200077"}
     page.goto(f"{server.base_url}/dags/{known_dag}")
     page.wait("!!document.querySelector('button[aria-label=\"Trigger Dag\"]')")
@@ -156,8 +159,8 @@ def runs(server: httpx.Client, bearer: dict[str, str], dag_id: str) -> dict[str,
     return {run["dag_run_id"]: run for run in found}
 
 
-def test_a_feed_in_error_is_resumed_by_its_button(page: Page, server: httpx.Client, folder: Path) -> None:
-    # S2-39; the browser itself says where the form came from.
+def test_feed_in_error_is_resumed_by_its_button(page: Page, server: httpx.Client, folder: Path) -> None:
+    # S2-39; the browser itself sends the form's origin.
     uri = "kafka://127.0.0.1:1/t?protocol=avro"
     feeds = [f'name = "{name}"\nsink-uri = "{uri}"\nschema-registry = "http://127.0.0.1:1"' for name in ("a", "b")]
     path = write_replication(folder, "shop", source='pd-urls = "http://127.0.0.1:1"', feeds=feeds)
@@ -174,7 +177,7 @@ def test_a_feed_in_error_is_resumed_by_its_button(page: Page, server: httpx.Clie
     assert "409" not in str(page.evaluate("document.querySelector('section[aria-label=\"Feed b\"]').innerText"))
     assert read_state(log, "b").state == "normal"
     assert faults(page) == []
-    # Inside Airflow's own frame, too.
+    # Also inside Airflow's own frame.
     inside = "document.querySelector('iframe')?.contentDocument"
     feed = f"{inside}?.querySelector('section[aria-label=\"Feed a\"]')"
     page.goto(f"{server.base_url}/plugin/binlake")

@@ -1,4 +1,4 @@
-"""The plugin as Airflow finds it: by its entry point, or by mounting `plugins/` (hazards R-45)."""
+"""How Airflow finds the plugin: by its entry point, or by mounting `plugins/` (hazards R-45)."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ print(len(stems) > 30, sorted(stems & set(sys.modules) - before))
 """
 
 
-def test_the_entry_point_names_it() -> None:
+def test_entry_point_names_the_plugin() -> None:
     (point,) = entry_points(group="airflow.plugins", name="binlake")
     assert point.load() is BinlakePlugin
 

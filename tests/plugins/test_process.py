@@ -1,4 +1,4 @@
-"""A job's child process: its lines, its end, its kill."""
+"""A job's child process: its output, its end, and killing it."""
 
 import sys
 import threading
@@ -11,14 +11,14 @@ def _python(code: str, lines: list[str]) -> JobProcess:
     return JobProcess(lines.append, (sys.executable, "-c", code))
 
 
-def test_lines_of_both_streams_and_the_status_come_back() -> None:
+def test_output_of_both_streams_and_the_status_are_returned() -> None:
     lines: list[str] = []
     code = "import sys; print('out', sys.argv[1], flush=True); print('err', file=sys.stderr); sys.exit(3)"
     assert _python(code, lines).run(["a b"]) == 3
     assert sorted(lines) == ["err", "out a b"]
 
 
-def test_what_a_job_said_last_tells_why_it_died() -> None:
+def test_last_output_of_a_job_explains_its_death() -> None:
     job = _python("print('one'); print('Why: because'); print('')", [])
     assert job.run([]) == 0
     assert job.last_line == "Why: because"

@@ -1,4 +1,4 @@
-"""What a stage that has ended tells: no backend of metrics can undo that it has."""
+"""Reports after a stage: a failing metrics backend cannot undo the stage."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Broken(NoStatsLogger):
 
 
 class Provider:
-    """Of OpenTelemetry, whose readers could not send."""
+    """An OpenTelemetry provider whose readers cannot send."""
 
     def force_flush(self, *_: Any) -> bool:
         raise RuntimeError("MeterProvider.force_flush failed")
 
 
 class Events(list[Any]):
-    """What was put under an alias."""
+    """The events added under an asset alias."""
 
     def add(self, asset: Any, extra: Any) -> None:
         self.append((asset.uri, extra))
@@ -45,13 +45,13 @@ class Events(list[Any]):
 
 @pytest.fixture
 def context() -> dict[str, Any]:
-    """As much of a task's as a report asks for."""
+    """The part of a task's context that a report needs."""
     return {"ti": SimpleNamespace(xcom_push=lambda **_: None), "run_id": "r", "outlet_events": defaultdict(Events)}
 
 
 @pytest.fixture
 def task() -> Any:
-    """The end of the SQL sink's window."""
+    """A task at the end of the SQL sink's window."""
     airflow = SimpleNamespace(on_lag=None, on_silence=None, on_failure=None)
     settings = SimpleNamespace(name="orders", airflow=airflow)
     return SimpleNamespace(
@@ -61,7 +61,7 @@ def task() -> Any:
 
 @pytest.fixture
 def no_backend() -> Iterator[None]:
-    """Airflow's way of sending metrics, back in its place afterwards."""
+    """Removes Airflow's metrics backend, and restores it afterwards."""
     before = stats._factory
     yield
     stats.initialize(factory=before or NoStatsLogger, export_legacy_names=False)
@@ -69,7 +69,7 @@ def no_backend() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_backend")
 @pytest.mark.parametrize("backend", [Broken, NoStatsLogger])
-def test_an_asset_moves_though_its_metrics_cannot_be_sent(
+def test_asset_is_updated_although_metrics_cannot_be_sent(
     task: Any, context: dict[str, Any], backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stats.initialize(factory=backend, export_legacy_names=False)
@@ -81,13 +81,13 @@ def test_an_asset_moves_though_its_metrics_cannot_be_sent(
     assert "metrics_not_sent" in [line["event"] for line in logs]
 
 
-def test_a_collector_that_does_not_answer_holds_a_task_for_a_short_time_only(
+def test_unresponsive_collector_delays_a_task_only_briefly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers, ended = threading.Event(), threading.Event()
 
     class Retries:
-        """An OTLP exporter: it tries on, whatever time it is given."""
+        """An OTLP exporter that keeps retrying, whatever timeout it gets."""
 
         def force_flush(self, _timeout_ms: float) -> bool:
             answers.wait(120)
@@ -106,12 +106,12 @@ def test_a_collector_that_does_not_answer_holds_a_task_for_a_short_time_only(
     assert ended.wait(120)
 
 
-def test_an_exporter_that_started_anew_while_nothing_runs_silences_no_alert_of_age() -> None:  # U-02
+def test_restarted_exporter_does_not_silence_age_alerts() -> None:  # U-02
     found = alert_rules.rules("binlake-replications")
     for alert, side in [("BinlakeCheckpointOld", "checkpoint"), ("BinlakeLandingOld", "landed"),
                         ("BinlakeMirrorOld", "mirror")]:  # fmt: skip
         assert f"last_over_time(binlake_{side}_timestamp_seconds[1d])" in found[alert]
-    # Behind that day, too. Each replication lands; not each has both sinks.
+    # Also after that day. Every replication lands, but not every one has both sinks.
     assert found["BinlakeFiguresGone"] == "absent(binlake_landed_timestamp_seconds)"
     shown = [(f"binlake_{side}_timestamp_seconds", frozenset[str]()) for side in ("checkpoint", "landed", "mirror")]
     assert not {"BinlakeCheckpointOld", "BinlakeLandingOld", "BinlakeMirrorOld", "BinlakeFiguresGone"} & set(
@@ -119,7 +119,7 @@ def test_an_exporter_that_started_anew_while_nothing_runs_silences_no_alert_of_a
     )
 
 
-def test_a_green_run_tells_of_tables_that_are_not_the_sources(
+def test_successful_run_reports_tables_that_differ_from_the_source(
     task: Any, context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # U-16
     told: list[Any] = []
@@ -139,7 +139,7 @@ def test_a_green_run_tells_of_tables_that_are_not_the_sources(
     assert len(told) == 2
 
 
-def test_rows_that_validation_finds_are_reported_once(
+def test_rows_found_by_validation_are_reported_once(
     task: Any, context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
@@ -151,7 +151,7 @@ def test_rows_that_validation_finds_are_reported_once(
     reports.report_stages(task, [validated | {"detail": detail}], [], context)
     expected = {"replication": "orders", "what": "validation", "errors": 5, "tables": ["d.a", "d.b"]}
     assert told == [("somebody", expected)]
-    # The same errors behind the next window, and a run that was postponed.
+    # The same errors after the next window, and a postponed run.
     reports.report_stages(task, [validated | {"detail": {**detail, "found": 0}}], [], context)
     reports.report_stages(task, [validated | {"state": "postponed", "detail": {"reason": "a lock"}}], [], context)
     assert len(told) == 1
@@ -163,14 +163,14 @@ TS = "470583292723200001"
 @pytest.mark.parametrize(
     "result",
     [
-        # Nothing was landed: a start at 0 is no lag of 56 years.
+        # Nothing has landed: a start at 0 is not a lag of 56 years.
         {"stage": "plan", "state": "blocked", "lo": "0", "hi": "0"},
-        # A window of the past, done again.
+        # An earlier window, done again.
         {"stage": "plan", "state": "ready", "lo": TS, "hi": TS, "detail": {"again": True}},
         {"stage": "finalize", "state": "already", "lo": TS, "hi": TS},
     ],
 )
-def test_a_window_that_says_nothing_of_now_tells_no_lag(
+def test_result_without_a_current_position_reports_no_lag(
     task: Any, context: dict[str, Any], result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # U-02
     told: list[Any] = []
@@ -188,10 +188,11 @@ def test_a_window_that_says_nothing_of_now_tells_no_lag(
 
 
 @pytest.mark.parametrize(("state", "what"), [("running", ["deadline"]), ("failed", []), ("success", [])])
-def test_a_deadline_of_a_run_that_has_ended_is_not_reported(
+def test_deadline_of_an_ended_run_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, what: list[str]
 ) -> None:
-    # Airflow forgets a deadline of a run that succeeded only: each failed run would be told once more, when it is old.
+    # Airflow drops the deadline of successful runs only, so each failed run would be reported again when the deadline
+    # passes.
     own = '[airflow]\ndeadline-s = 60\n[airflow.on-failure]\nnotifier = "support.notified.by_call"\n'
     file = tmp_path / "r.toml"
     file.write_text(f'name = "orders"\n[lake]\npath = "{tmp_path}/lake"\n{own}kwargs = {{ channel = "c" }}\n')
@@ -220,7 +221,7 @@ def test_several_windows_of_a_run_are_reported_as_one(task: Any, context: dict[s
     assert pushed[reports.KEY].startswith("window (1 = ")
 
 
-def test_merge_tells_for_how_long_rows_have_waited_for_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:  # S4-53
+def test_merge_reports_how_long_rows_have_waited_for_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:  # S4-53
     told: list[tuple[str, float]] = []
     monkeypatch.setattr("airflow.sdk.observability.stats.gauge", lambda name, value, **_: told.append((name, value)))
     merged = {"stage": "merge", "state": "done", "lo": "1", "hi": "2", "rows": 0, "seconds": 0.0}

@@ -1,4 +1,4 @@
-"""What a request may ask: everything else is refused before anything is read."""
+"""What a request may contain: everything else is refused before anything is read."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from binlake.tso import FIRST_TS, LAST_TS, MAX_TS, parse
 from binlake_airflow.pages.request import BadRequest, PageRequest
 
 
-def asked(**query: str) -> PageRequest:
+def make_request(**query: str) -> PageRequest:
     return PageRequest({}, QueryParams(query))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_any_text_is_understood_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     for read in (PageRequest.table, PageRequest.key, lambda one: one.moment("at"), lambda one: one.number("first")):
         try:
-            found = read(asked(table=text, json=text, at=text, first=text))
+            found = read(make_request(table=text, json=text, at=text, first=text))
         except BadRequest:
             continue
         else:
             assert found is None or isinstance(found, (int, tuple, list))
 
 
-def test_a_key_is_texts_in_order_or_a_json_array() -> None:
+def test_key_is_a_list_of_texts_or_a_json_array() -> None:
     assert PageRequest({}, QueryParams([("key", "1"), ("key", " a ")])).key() == ["1", " a "]
-    assert asked(json='["1", null, 2, true]').key() == ["1", None, "2", "true"]
-    assert asked().key() is None
+    assert make_request(json='["1", null, 2, true]').key() == ["1", None, "2", "true"]
+    assert make_request().key() is None
 
 
 @pytest.mark.parametrize("text", [r'["\ud800"]', r'[1, "a\udfffb"]'])
-def test_half_a_sign_is_not_text(text: str) -> None:
+def test_unpaired_surrogate_is_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="key"):
-        asked(json=text).key()
+        make_request(json=text).key()
 
 
-def test_a_moment_is_a_commit_ts_or_a_time() -> None:
+def test_time_is_a_commit_ts_or_a_timestamp() -> None:
     # R-46: the number stays as it was typed
-    assert asked(at="470583292723200001").moment("at") == 470583292723200001
+    assert make_request(at="470583292723200001").moment("at") == 470583292723200001
     assert parse("2026-11-20T00:00:12Z") == parse("2026-11-20T09:00:12+09:00") == parse("2026-11-20 00:00:12")
     assert parse("2026-11-20T00:00:12Z") & 0x3FFFF == 0x3FFFF
-    # A part of a millisecond is in it; what a page shows can be asked for.
+    # Fractions of a millisecond are included; whatever a page shows can be requested.
     assert parse("2026-11-20T00:00:12.0009Z") == parse("2026-11-20 00:00:12.000 UTC") == parse("2026-11-20T00:00:12Z")
     assert (parse(str(FIRST_TS)), parse(str(LAST_TS)), parse("0")) == (FIRST_TS, LAST_TS, 0)
-    # A date without dashes is no commit_ts of 1970.
+    # A date without dashes is not a commit_ts of 1970.
     for wrong in ("20261121", str(FIRST_TS - 1), str(LAST_TS + 1), str(MAX_TS + 1), "1969-12-31", "", "²", "-1"):
         with pytest.raises(ValueError, match="commit_ts"):
             parse(wrong)

@@ -1,4 +1,4 @@
-"""What the pages know from Airflow's own database: paused DAGs, how the last run ended, who waits."""
+"""What the pages read from Airflow's own database: paused DAGs, the last run's result, waiting runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEGAN = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 @pytest.fixture
 def runs(known_dag: str) -> str:
-    """The DAG, paused, with a run that succeeded, one that failed in `merge` and one that waits."""
+    """The paused DAG with a successful run, a run that failed in `merge`, and a queued run."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from airflow.utils.types import DagRunType
@@ -33,14 +33,14 @@ def runs(known_dag: str) -> str:
     return known_dag
 
 
-def test_the_last_run_that_ended_and_those_that_wait(runs: str) -> None:
+def test_last_ended_run_and_waiting_runs_are_read(runs: str) -> None:
     (facts,) = read_dag_facts(runs).values()
     ended = int((BEGAN + timedelta(minutes=1)).timestamp() * 1000)
     assert facts == DagFacts("sync", True, facts.due_ms, LastRun("r1", "failed", ended), ("r2",))
     assert read_dag_facts("nobody") == {}
 
 
-def test_a_page_of_a_paused_dag_says_so(runs: str, server: httpx.Client, bearer: dict[str, str]) -> None:
+def test_page_of_a_paused_dag_says_so(runs: str, server: httpx.Client, bearer: dict[str, str]) -> None:
     view = server.get(f"/binlake/api/dags/{runs}", headers=bearer).json()
     assert (view["state"], view["paused"]) == ("paused", ["sync"])
     texts = [one["text"] for one in view["problems"]]

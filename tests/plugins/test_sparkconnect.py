@@ -1,11 +1,11 @@
-"""Sessions that their owner can find again after a kill."""
+"""Spark Connect sessions that their owner can find again after a kill."""
 
 import uuid
 
 from binlake_airflow.operators.sparkconnect import SPAN_S, add_session, session_id, sessions_between
 
 
-def test_a_session_belongs_to_one_stage_and_one_span_of_time() -> None:
+def test_session_id_depends_on_stage_and_time() -> None:
     first = session_id("orders", "land", 0)
     assert first == session_id("orders", "land", SPAN_S - 0.5)
     others = {
@@ -14,16 +14,16 @@ def test_a_session_belongs_to_one_stage_and_one_span_of_time() -> None:
         session_id("order", "sland", 0),
     }
     assert len(others | {first}) == 4
-    # The server takes version 4 UUIDs only.
+    # The server accepts only version 4 UUIDs.
     assert uuid.UUID(first).version == 4
 
 
-def test_a_retry_finds_every_session_since_its_run_began() -> None:
+def test_retry_finds_every_session_since_its_run_started() -> None:
     found = sessions_between("orders", "land", 1.5 * SPAN_S, 3.1 * SPAN_S)
     assert found == [session_id("orders", "land", span * SPAN_S) for span in (1, 2, 3)]
 
 
-def test_the_url_keeps_its_parameters_and_gets_one_session() -> None:
+def test_url_keeps_its_parameters_and_gets_one_session() -> None:
     assert add_session("sc://h:1", "S") == "sc://h:1/;session_id=S"
     assert add_session("sc://h:1/", "S") == "sc://h:1/;session_id=S"
     assert add_session("sc://h:1/;token=t;use_ssl=true", "S") == "sc://h:1/;token=t;use_ssl=true;session_id=S"

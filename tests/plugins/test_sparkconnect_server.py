@@ -19,7 +19,7 @@ from deploy.local.ports import free_port, is_open
 
 pytestmark = pytest.mark.spark
 
-# Far longer than the test may take, on the server's only core.
+# Runs far longer than the test, on the server's only core.
 _HOG = """
 import sys
 from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ spark.range(10**12).selectExpr("sum(id * id % 7)").collect()
 """
 
 
-# What Binlake's own client does: the error as a task would get it.
+# Binlake's own client, which reports the error as a task would.
 _OURS = """
 import sys
 from spark_jobs.job import connect
@@ -45,7 +45,7 @@ try:
 except Transient as error:
     print(f"transient: {error}", flush=True)
 """
-# It takes 10 on an idle machine; pyspark alone takes 600 and more.
+# It takes 10 s on an idle machine; pyspark alone takes 600 s and more.
 _SOON_S = 60
 
 
@@ -99,7 +99,7 @@ def _hog(url: str) -> subprocess.Popen[str]:
 
 
 def _waiting_behind(client: subprocess.Popen[str], submit: Callable[[], Future[Any]]) -> Future[Any]:
-    """A query that was not answered for a while beside the job of `client`, which is killed then."""
+    """Submit queries until one waits for the job of `client`, then kill that client; return the waiting query."""
     waiting = submit()
     while waiting in wait([waiting], 5).done:
         waiting = submit()
@@ -109,17 +109,18 @@ def _waiting_behind(client: subprocess.Popen[str], submit: Callable[[], Future[A
 
 
 @pytest.mark.soak
-def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str) -> None:
-    # Stack facts, "Connect server": kill -9 of a client leaves its job running, on all the cores there are.
+def test_job_of_a_killed_client_can_be_ended_by_its_session(server: str) -> None:
+    # Stack facts, "Connect server": kill -9 of a client leaves its job running, on all available cores.
     from pyspark.sql import SparkSession
 
     url = add_session(server, session_id("orders", "land", 0))
     spark = SparkSession.builder.remote(server).create()
-    # The first query of all takes seconds to compile: one that is slow for that reason is not one that waits.
+    # The very first query takes seconds to compile and must not be mistaken for a waiting one.
     spark.range(10).selectExpr("sum(id)").collect()
     with ThreadPoolExecutor(1) as pool:
-        # The core is busy: a small query waits behind the job, also after its client is gone. One that ends then was
-        # slow for another reason, and its client died before its job began: another client takes its place.
+        # The core is busy, so a small query waits for the job, even after the job's client is gone. If the query ends
+        # anyway, it was slow for another reason and the client died before its job began; then try again with another
+        # client.
         waiting = None
         while waiting is None or waiting.done():
             waiting = _waiting_behind(_hog(url), lambda: pool.submit(spark.range(10).selectExpr("sum(id)").collect))
@@ -131,7 +132,7 @@ def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str
 
 
 @pytest.mark.soak
-def test_a_session_that_is_gone_or_never_was_is_not_an_error(server: str) -> None:
+def test_unknown_or_ended_session_is_not_an_error(server: str) -> None:
     said: list[str] = []
     url = add_session(server, session_id("orders", "merge", 0))
     interrupt(url, said.append)
@@ -139,7 +140,7 @@ def test_a_session_that_is_gone_or_never_was_is_not_an_error(server: str) -> Non
     assert said == []
 
 
-def test_a_server_that_is_gone_is_said_not_raised() -> None:
+def test_unreachable_server_is_reported_but_not_raised() -> None:
     said: list[str] = []
     with pytest.warns(UserWarning, match="RETRIES_EXCEEDED"):
         interrupt(add_session("sc://127.0.0.1:9", session_id("o", "land", 0)), said.append)
@@ -151,28 +152,28 @@ def _client(url: str, answer_s: float) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", _OURS, url, str(answer_s)], stdout=subprocess.PIPE, text=True)
 
 
-def _said_soon(client: subprocess.Popen[str]) -> str:
+def _read_within_deadline(client: subprocess.Popen[str]) -> str:
     try:
         return client.communicate(timeout=_SOON_S)[0]
     finally:
         client.kill()
 
 
-def test_a_server_that_hangs_is_an_error_that_is_tried_again() -> None:
-    # It accepts connections and says nothing: pyspark waits for it without an end.
+def test_hanging_server_is_a_retryable_error() -> None:
+    # It accepts connections and never answers; pyspark alone would wait forever.
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         client = _client(f"sc://127.0.0.1:{deaf.getsockname()[1]}", 2)
-        assert _said_soon(client).startswith("transient: the Spark Connect server does not answer [")
+        assert _read_within_deadline(client).startswith("transient: the Spark Connect server does not answer [")
 
 
 @pytest.mark.soak
-def test_a_server_that_dies_under_a_query_is_an_error_soon(
+def test_server_that_dies_during_a_query_is_an_error_soon(
     running: tuple[str, subprocess.Popen[bytes]],
 ) -> None:
-    # The last test of this file: behind it there is no server. pyspark is silent for 10 to 17 minutes.
+    # The last test of this file, because no server remains. pyspark alone is silent for 10 to 17 minutes.
     url, process = running
     client = _client(url, 20)
     assert client.stdout is not None
     assert client.stdout.readline() == "up\n"
     os.killpg(process.pid, signal.SIGKILL)
-    assert "transient: the Spark Connect server no longer answers" in _said_soon(client)
+    assert "transient: the Spark Connect server no longer answers" in _read_within_deadline(client)

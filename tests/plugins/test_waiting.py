@@ -1,4 +1,4 @@
-"""The trigger of tasks that wait: what it carries, when it fires. test_e2e_airflow.py has a real triggerer."""
+"""The trigger of waiting tasks: what it contains, and when it fires. test_e2e_airflow.py uses a real triggerer."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from binlake_airflow.operators import waiting
 from binlake_airflow.operators.waiting import FreeTrigger
 
 
-def fired(trigger: FreeTrigger) -> dict[str, Any]:
+def fire(trigger: FreeTrigger) -> dict[str, Any]:
     async def first() -> dict[str, Any]:
         async for event in trigger.run():
             return dict(event.payload)
@@ -25,7 +25,7 @@ def fired(trigger: FreeTrigger) -> dict[str, Any]:
     return asyncio.run(first())
 
 
-def test_it_travels_whole_and_carries_no_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trigger_is_serialised_completely_and_contains_no_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BINLAKE_TEST_UNSET_PASSWORD", "s3cret")
     path = str(write_replication(folder, "orders"))
     given = {"replication_file": path, "until": 5.0, "locks": ["sql"], "lease": True, "lo": "470583292723200001",
@@ -36,20 +36,20 @@ def test_it_travels_whole_and_carries_no_secret(folder: Path, monkeypatch: pytes
     assert "s3cret" not in str(kwargs)
 
 
-def test_it_fires_when_the_lock_is_free_or_its_time_is_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trigger_fires_when_the_lock_is_free_or_its_time_is_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "_LOOK_S", 0.1)
     path = write_replication(folder, "orders")
     paths = LakePaths.of(load_replication(path, secrets=False))
     with lake_lock(paths, "sql", wait_s=0):
         until = time.time() + 0.2
-        vain = fired(FreeTrigger(replication_file=str(path), until=until, locks=["sql"]))
+        vain = fire(FreeTrigger(replication_file=str(path), until=until, locks=["sql"]))
     assert (vain["until"], vain["held_by"][:8]) == (until, "sql: pid")
-    assert fired(FreeTrigger(replication_file=str(path), until=until, locks=["sql"]))["held_by"] != ""
-    free = fired(FreeTrigger(replication_file=str(path), until=time.time() + 600, locks=["sql"]))
+    assert fire(FreeTrigger(replication_file=str(path), until=until, locks=["sql"]))["held_by"] != ""
+    free = fire(FreeTrigger(replication_file=str(path), until=time.time() + 600, locks=["sql"]))
     assert free["held_by"] == ""
 
 
-def test_trouble_with_looking_is_left_to_the_task(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_while_checking_is_left_to_the_task(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_replication(folder, "orders")
 
     def nobody_there(*_: object) -> str:

@@ -1,4 +1,4 @@
-"""The pages inside Airflow's own server: who may see them, what they say, and nothing from outside (S0-56, C-04)."""
+"""The pages inside Airflow's own server: who may see them, their content, no external resources (S0-56, C-04)."""
 
 from pathlib import Path
 from urllib.parse import quote
@@ -31,7 +31,7 @@ def windows(folder: Path) -> WindowLog:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nobody_sees_a_page_without_a_login(server: httpx.Client, windows: WindowLog, path: str) -> None:
+def test_pages_require_login(server: httpx.Client, windows: WindowLog, path: str) -> None:
     assert windows.landed_ts() == HI
     server.cookies.clear()
     assert server.get(path).status_code == 401
@@ -39,17 +39,17 @@ def test_nobody_sees_a_page_without_a_login(server: httpx.Client, windows: Windo
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_token_or_the_session_s_cookie_opens_it(
+def test_token_or_session_cookie_opens_a_page(
     server: httpx.Client, windows: WindowLog, token: str, bearer: dict[str, str], path: str
 ) -> None:
     assert windows.landed_ts() == HI
     server.cookies.clear()
     assert server.get(path, headers=bearer).status_code == 200
-    # The iframe of an external view has the cookie only.
+    # The iframe of an external view sends only the cookie.
     assert server.get(path, headers={"Cookie": f"_token={token}"}).status_code == 200
 
 
-def test_the_run_page_shows_window_rows_and_seconds(
+def test_run_page_shows_window_rows_and_seconds(
     server: httpx.Client, windows: WindowLog, bearer: dict[str, str]
 ) -> None:
     assert windows.landed_ts() == HI
@@ -69,7 +69,7 @@ def test_timestamps_are_exact_text_in_json(server: httpx.Client, windows: Window
     assert {row["hi"]["commit_ts"] for row in run["stages"]} == {str(HI)}
 
 
-def test_the_page_of_a_replication_names_the_blocking_pump(
+def test_replication_page_names_the_blocking_pump(
     server: httpx.Client, windows: WindowLog, bearer: dict[str, str]
 ) -> None:
     # S0-56
@@ -82,14 +82,14 @@ def test_the_page_of_a_replication_names_the_blocking_pump(
         assert "<b>" not in page
 
 
-def test_what_is_shown_is_escaped(server: httpx.Client, windows: WindowLog, bearer: dict[str, str]) -> None:
+def test_shown_values_are_escaped(server: httpx.Client, windows: WindowLog, bearer: dict[str, str]) -> None:
     assert windows.landed_ts() == HI
     page = server.get(f"/binlake/dags/orders/runs/{quote('<script>alert(1)</script>')}", headers=bearer).text
     assert "<script" not in page
     assert "&lt;script&gt;" in page
 
 
-def test_pages_load_nothing_from_elsewhere_and_are_framed_by_airflow_alone(
+def test_pages_load_nothing_external_and_are_framed_only_by_airflow(
     server: httpx.Client, windows: WindowLog, bearer: dict[str, str]
 ) -> None:
     assert windows.landed_ts() == HI
@@ -100,15 +100,13 @@ def test_pages_load_nothing_from_elsewhere_and_are_framed_by_airflow_alone(
     assert "://" not in answer.text
 
 
-def test_a_dag_that_is_not_a_replication_is_not_found(
-    server: httpx.Client, folder: Path, bearer: dict[str, str]
-) -> None:
+def test_dag_that_is_not_a_replication_is_not_found(server: httpx.Client, folder: Path, bearer: dict[str, str]) -> None:
     assert list(folder.iterdir()) == []
     assert server.get("/binlake/dags/other", headers=bearer).status_code == 404
     assert server.get("/binlake/dags/..%2f..%2fetc", headers=bearer).status_code == 404
 
 
-def test_the_ui_learns_where_to_show_the_pages(server: httpx.Client, bearer: dict[str, str]) -> None:
+def test_ui_knows_where_to_show_the_pages(server: httpx.Client, bearer: dict[str, str]) -> None:
     plugins = server.get("/api/v2/plugins", headers=bearer).json()["plugins"]
     views = {v["destination"]: v["href"] for p in plugins if p["name"] == "binlake" for v in p["external_views"]}
     assert views == {
@@ -121,17 +119,17 @@ def test_the_ui_learns_where_to_show_the_pages(server: httpx.Client, bearer: dic
 
 
 @pytest.mark.parametrize("bad", [449000000000000001, "449e3", "-1", "", 1.5])
-def test_a_timestamp_that_is_not_a_decimal_text_is_refused(
+def test_timestamp_that_is_not_decimal_text_is_refused(
     server: httpx.Client, known_dag: str, bearer: dict[str, str], bad: object
 ) -> None:
-    # C-04: an integer above 2^53 has lost its last digits before it gets here.
+    # C-04: an integer above 2^53 has already lost its last digits when it arrives.
     body = {"logical_date": None, "conf": {"stop_ts": bad}}
     answer = server.post(f"/api/v2/dags/{known_dag}/dagRuns", headers=bearer, json=body)
     assert answer.status_code == 400
     assert "stop_ts" in answer.text
 
 
-def test_a_range_given_as_text_starts_a_run(server: httpx.Client, known_dag: str, bearer: dict[str, str]) -> None:
+def test_range_given_as_text_starts_a_run(server: httpx.Client, known_dag: str, bearer: dict[str, str]) -> None:
     # C-04
     conf = {"start_ts": str(LO), "stop_ts": str(HI)}
     body = {"logical_date": None, "conf": conf}

@@ -1,4 +1,4 @@
-"""A page's work never holds the server: it has a deadline, few threads and a short queue."""
+"""A page's work never blocks the server: it has a deadline, few threads and a short queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from binlake_airflow.pages.overview import Overview
 from binlake_airflow.pages.workers import BoundedWorkers, TooBusy
 
 
-def test_work_gives_its_result_or_its_error() -> None:
+def test_work_returns_its_result_or_raises_its_error() -> None:
     async def ask() -> tuple[int, str]:
         bounded = BoundedWorkers(1, 1, 30)
         found = await bounded.run(lambda: 7)
@@ -28,7 +28,7 @@ def test_work_gives_its_result_or_its_error() -> None:
     assert asyncio.run(ask()) == (7, "integer division or modulo by zero")
 
 
-def test_what_hangs_stops_its_own_subject_alone_and_what_waits_behind_it_is_never_done() -> None:
+def test_hanging_work_blocks_only_its_subject_and_abandoned_work_is_not_done() -> None:
     release, done = threading.Event(), threading.Event()
 
     async def ask() -> tuple[int, int]:
@@ -36,7 +36,7 @@ def test_what_hangs_stops_its_own_subject_alone_and_what_waits_behind_it_is_neve
         with pytest.raises(TimeoutError):
             await bounded.run(release.wait, "hangs")
         for _ in range(3):
-            # Each frees its place in the queue when it is given up.
+            # Abandoned work frees its place in the queue.
             with pytest.raises(TimeoutError):
                 await bounded.run(done.set, "hangs")
         assert bounded.inside["hangs"] == 1
@@ -45,7 +45,7 @@ def test_what_hangs_stops_its_own_subject_alone_and_what_waits_behind_it_is_neve
         with pytest.raises(TooBusy):
             await bounded.run(lambda: 1, "hangs")
         other = await bounded.run(lambda: 2, "well", 30)
-        # It has left the queue when its task has ended, not when it is told to.
+        # Cancelled work leaves the queue when its task has ended, not at the cancellation.
         waits.cancel()
         await asyncio.gather(waits, return_exceptions=True)
         release.set()
@@ -60,7 +60,7 @@ def test_what_hangs_stops_its_own_subject_alone_and_what_waits_behind_it_is_neve
         release.set()
 
 
-def test_a_thread_that_cannot_start_costs_its_own_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_cannot_start_fails_only_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
     real, done = threading.Thread.start, threading.Event()
 
     def refused(_: threading.Thread) -> None:
@@ -70,7 +70,7 @@ def test_a_thread_that_cannot_start_costs_its_own_request_alone(monkeypatch: pyt
         bounded = BoundedWorkers(1, 1, 30)
         monkeypatch.setattr(threading.Thread, "start", refused)
         for _ in range(3):
-            # Neither its place in the queue nor its worker's is lost.
+            # Neither its place in the queue nor its worker is lost.
             with pytest.raises(RuntimeError, match="can't start"):
                 await bounded.run(done.set, "s", 60)
             assert bounded.inside["s"] == 0
@@ -78,11 +78,11 @@ def test_a_thread_that_cannot_start_costs_its_own_request_alone(monkeypatch: pyt
         return await bounded.run(lambda: 1, "s", 60)
 
     assert asyncio.run(ask()) == 1
-    # What could not be begun is not done behind its caller's back.
+    # Work that could not be started is not done later.
     assert not done.is_set()
 
 
-# A read of a pipe that nobody writes to hangs as a read of a lost file system does: in the system, beyond any signal.
+# Reading a pipe without a writer hangs like reading a lost file system: in a system call that no signal ends.
 _HUNG = """
 import asyncio, os
 from binlake_airflow.pages.workers import BoundedWorkers
@@ -97,12 +97,12 @@ asyncio.run(ask())
 """
 
 
-def test_a_server_ends_at_once_though_a_lake_hangs() -> None:
+def test_server_ends_at_once_although_a_lake_hangs() -> None:
     done = subprocess.run([sys.executable, "-c", _HUNG], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "given up\n", "")
 
 
-def test_a_lake_that_hangs_or_fails_hides_no_other_and_is_left_alone_for_a_while() -> None:
+def test_hanging_or_failing_lake_hides_no_other_and_is_skipped_for_a_while() -> None:
     release, asked = threading.Event(), Counter[str]()
     found = [Replication.model_validate({"name": name, "lake": {"path": "/l"}}) for name in ("bad", "hangs", "well")]
 

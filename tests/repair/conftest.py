@@ -1,4 +1,4 @@
-"""What verify reports, and what repairs and backfills write, is tested on a MariaDB and on a MySQL."""
+"""What verify reports, and what repairs and backfills write, is tested on MariaDB and on MySQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest_generate_tests, server, empty_server = servers.pytest_generate_tests, ser
 
 @pytest.fixture(scope="session")
 def shops(tmp_path_factory: pytest.TempPathFactory) -> Callable[[MariaDb], Shop]:
-    """The shop of a server, made once."""
+    """The shop of each server, made once."""
     return cache(lambda server: Shop(tmp_path_factory.mktemp("shop"), server))
 
 

@@ -1,4 +1,4 @@
-"""Tests that ask for `server` run on a MariaDB and on a MySQL, as far as their marks let them."""
+"""Tests that ask for `server` run on MariaDB and on MySQL, unless their marks limit them."""
 
 from __future__ import annotations
 

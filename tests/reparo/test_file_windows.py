@@ -1,4 +1,4 @@
-"""Where the windows of binlog files are cut, for drawn files; and files that are in no order."""
+"""Where the windows of binlog files end, for random files; and files that are not in order."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def shown(windows: Iterator[FileWindow]) -> list[tuple[int, int, list[int], int]
     return [(one.lo, one.hi, [each.commit_ts for each in one.transactions], len(one.ddls)) for one in windows]
 
 
-def test_rows_and_ddl_of_the_commit_of_a_ddl_are_in_its_window() -> None:  # R-18
+def test_rows_and_ddl_of_one_commit_ts_are_in_one_window() -> None:  # R-18
     assert shown(cut(rows(10), ddl(20), ddl(20), rows(20), rows(30))) == [
         (0, 10, [10], 0), (10, 20, [20], 2), (20, 30, [30], 0),
     ]  # fmt: skip
-    # Nothing is behind the last one.
+    # Nothing follows the last one.
     assert shown(cut(ddl(20), rows(20, 9), most=3)) == [(0, 20, [20], 1)]
 
 
-def test_a_ddl_at_the_end_has_its_window_and_the_rest_is_another() -> None:
+def test_final_ddl_has_its_own_window_and_the_rest_another() -> None:
     assert shown(cut(rows(10), ddl(20), stop=50)) == [(0, 10, [10], 0), (10, 20, [], 1), (20, 50, [], 0)]
     assert shown(cut(ddl(20), ddl(30, "other"))) == [(0, 20, [], 1), (20, 30, [], 0)]
     assert shown(cut(lo=40, stop=40)) == []
 
 
-def test_what_is_applied_before_a_window_that_is_not_in_the_files_is_reported_ends_with_the_files() -> None:
+def test_windows_before_a_missing_open_window_are_returned_first() -> None:
     found = cut(rows(10), rows(30), opened=(15, 40))
     assert shown(iter([next(found)])) == [(0, 30, [10, 30], 0)]
     with pytest.raises(CheckpointConflict, match="15-40"):
@@ -69,7 +69,7 @@ def test_what_is_applied_before_a_window_that_is_not_in_the_files_is_reported_en
         ((rows(4),), 4),
     ],
 )
-def test_files_that_are_not_in_commit_order_stop_it(items: tuple[Item, ...], at: int) -> None:
+def test_files_out_of_commit_order_are_refused(items: tuple[Item, ...], at: int) -> None:
     with pytest.raises(Permanent, match="not in commit order") as error:
         list(cut(*items, lo=5))
     assert (error.value.where["commit_ts"], error.value.where["file"]) == (str(at), "binlog-1")
@@ -90,12 +90,12 @@ def drawn_items(draw: Random) -> list[Item]:
 
 
 @pytest.mark.parametrize("seed", seeds(60))
-def test_a_killed_run_finds_the_windows_that_it_had(seed: int) -> None:  # R-17
+def test_killed_run_finds_its_windows_again(seed: int) -> None:  # R-17
     draw = Random(seed)
     items, most = drawn_items(draw), draw.randint(1, 8)
     stop = draw.choice([0, 500])
     windows = list(cut(*items, most=most, stop=stop))
-    # All of it once, in order and without a gap.
+    # Everything once, in order and without gaps.
     assert [one for window in windows for one in window.transactions] == [
         one for one in items if isinstance(one, Transaction)
     ]
@@ -107,7 +107,7 @@ def test_a_killed_run_finds_the_windows_that_it_had(seed: int) -> None:  # R-17
         assert all(window.lo < one.commit_ts <= window.hi for one in window.transactions)
         assert not window.ddls or all(one.commit_ts == window.hi for one in window.transactions)
         assert sum(len(one.message.dml_data.events) for one in window.transactions[:-1]) < most
-    # Killed in any window and run again, with other windows asked for: that window is as it was.
+    # Killed in any window and run again with another window size: the open window stays the same.
     for window in windows:
         left = [one for one in items if one.commit_ts > window.lo]
         again = cut(*left, lo=window.lo, stop=stop, most=draw.randint(1, 8), opened=(window.lo, window.hi))

@@ -1,4 +1,4 @@
-"""Files as the original drainer writes them, of genuine captures: base and files are the recorded states between."""
+"""Genuine captures as files of the original drainer: the base is one recorded state, the files lead to later ones."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.mariadb
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
-# name: the steps of the base and of three moments behind it
+# name: the steps of the base and of three later states
 CASES = {
     "keys": ("base", "random_0", "random_2", "end"),
     "partition_gen": ("round_0", "round_1", "round_3", "end"),
     "types_all": ("min_max", "random_rows", "deleted", "end"),
 }
-# "ddl_late" goes through some 190 DDL.
+# "ddl_late" covers some 190 DDL.
 LONGER = {
     "ddl": ("database", "renamed", "like", "addc_end"),
     "anomaly": ("before", "before2", "stmt_fail", "ignore_replace"),
@@ -42,10 +42,11 @@ LONGER = {
 }
 
 
-# Rows ran ahead of their DDL (R-18), which the sink puts in front of them, and a drainer behind.
+# Rows that ran ahead of their DDL (R-18): the sink writes the DDL before them, a drainer after them.
 AHEAD = {
-    # At one state a table without a key is copied anew by hand (pingcap/tidb#57510). Behind the last of these a
-    # partition goes whose bound TiDB took in the session's zone: a text does not say which.
+    # In one state a keyless table is copied anew by hand (pingcap/tidb#57510). After the last of these states, a
+    # partition is dropped whose bound TiDB interpreted in the session's zone, and the statement's text does not say
+    # which zone.
     "zones_rearranged": tuple(f"busy_{number}" for number in range(451, 458)),
     "zones_unique": ("busy_1", "busy_12", "busy_30", "end"),
 }
@@ -53,14 +54,14 @@ AHEAD = {
 
 @pytest.mark.servers("mariadb")
 @pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.soak) for name in LONGER)])
-def test_base_and_files_are_the_state_of_any_commit(name: str, empty_server: MariaDb, tmp_path: Path) -> None:
-    # S0-01: no source and no lake is asked; R-13, R-17: tables without a key are exact
+def test_base_and_files_give_the_state_of_any_commit(name: str, empty_server: MariaDb, tmp_path: Path) -> None:
+    # S0-01: neither source nor lake is used; R-13, R-17: keyless tables are exact
     replay(name, empty_server, tmp_path)
 
 
 @pytest.mark.servers("mysql")
 @pytest.mark.parametrize("name", ["keys", pytest.param("shard_mixed", marks=pytest.mark.soak)])
-def test_a_mysql_takes_the_same_files(name: str, empty_server: MariaDb, tmp_path: Path) -> None:  # S0-08
+def test_mysql_target_accepts_the_same_files(name: str, empty_server: MariaDb, tmp_path: Path) -> None:  # S0-08
     replay(name, empty_server, tmp_path)
 
 
@@ -69,7 +70,9 @@ def test_a_mysql_takes_the_same_files(name: str, empty_server: MariaDb, tmp_path
     "name",
     ["types_all", *(pytest.param(name, marks=pytest.mark.soak) for name in ("ddl", "keys", "shard_mixed", *AHEAD))],
 )
-def test_files_of_the_sink_come_back_too(name: str, empty_server: MariaDb, tmp_path: Path) -> None:  # S0-01, S0-08
+def test_files_of_binlakes_sink_are_restored_too(
+    name: str, empty_server: MariaDb, tmp_path: Path
+) -> None:  # S0-01, S0-08
     capture = Capture(CAPTURES / name)
     states = {state.step: state for state in read_expected_states(capture)}
     base, *wanted = (states[step] for step in {**CASES, **LONGER, **AHEAD}[name])
@@ -96,13 +99,13 @@ def replay(name: str, server: MariaDb, folder: Path) -> None:
         restored = run(server, folder, start_tso=base.commit_ts + 1, stop_tso=state.commit_ts)
         assert restored.rows > 0
         assert compare_with_state(capture, state, server).differences == []
-    # What is complete does nothing.
+    # A complete run does nothing more.
     assert run(server, folder, start_tso=base.commit_ts + 1, stop_tso=wanted[-1].commit_ts).state == "already"
 
 
 @pytest.mark.servers("mariadb")
 @pytest.mark.parametrize("name", ["keys", "partition_gen"])
-def test_a_dump_and_files_alone_give_the_state_of_any_commit(
+def test_dump_and_files_alone_give_the_state_of_any_commit(
     name: str, empty_server: MariaDb, tmp_path: Path
 ) -> None:  # S0-01: source and lake are gone
     capture = Capture(CAPTURES / name)
@@ -126,7 +129,7 @@ def test_a_dump_and_files_alone_give_the_state_of_any_commit(
 
 @pytest.mark.soak
 @pytest.mark.servers("mariadb")
-def test_files_alone_are_the_state_where_they_begin_with_the_source(empty_server: MariaDb, tmp_path: Path) -> None:
+def test_files_from_the_sources_start_need_no_base(empty_server: MariaDb, tmp_path: Path) -> None:
     capture = Capture(CAPTURES / "sysbench_like")
     (state,) = read_expected_states(capture)
     write_files(tmp_path, payloads_of(capture), 1 << 20)
@@ -135,8 +138,8 @@ def test_files_alone_are_the_state_where_they_begin_with_the_source(empty_server
 
 
 @pytest.mark.servers("mariadb")
-def test_restore_takes_files_in_the_place_of_the_lake(empty_server: MariaDb, tmp_path: Path) -> None:
-    # S0-01: as it is asked for where a replication is described
+def test_restore_uses_files_instead_of_the_lake(empty_server: MariaDb, tmp_path: Path) -> None:
+    # S0-01: with the options of a described replication
     capture = Capture(CAPTURES / "keys")
     state = list(read_expected_states(capture))[-1]
     write_files(tmp_path, payloads_of(capture), 1 << 15)
@@ -145,7 +148,7 @@ def test_restore_takes_files_in_the_place_of_the_lake(empty_server: MariaDb, tmp
     words = ["--replication", str(file), "--files", str(tmp_path), "--to", str(state.commit_ts), "--output", "json"]
     assert cli.run(["restore", *words]) == 0
     assert compare_with_state(capture, state, empty_server).differences == []
-    # another tool loaded a base: its commit_ts is given
+    # another tool loaded a base, so its commit_ts is given
     empty_server.wipe()
     base = list(read_expected_states(capture))[1]
     load_base(capture, empty_server, base.commit_ts)

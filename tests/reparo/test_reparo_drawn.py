@@ -1,7 +1,7 @@
-"""Drawn histories of files: whatever is killed and whenever, however the runs are cut, the target is the model's state.
+"""Random histories in files: whatever is killed and however the runs are cut, the target reaches the model's state.
 
-A failure names its seed; the same seed draws the same history, runs and kills (kills of threads beside each other but
-roughly).
+A failure names its seed. The same seed gives the same history, runs and kills (except for the exact timing of kills in
+concurrent threads).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2,
 
 @dataclass(frozen=True)
 class State:
-    """What the source has at `ts`; `wide`: its table has the column w, whose value is the default."""
+    """The source's rows at `ts`; `wide`: the table has the column w with its default value."""
 
     ts: int
     table: tuple[tuple[int, str], ...]
@@ -45,7 +45,7 @@ class State:
 
 @dataclass
 class History:
-    """Transactions and DDL of app.t, which has a key, and app.log, which has none; what they leave, step by step."""
+    """Transactions and DDL of app.t, which has a key, and app.log, which has none, with the resulting states."""
 
     draw: Random
     ts: int = 1000
@@ -56,7 +56,7 @@ class History:
     wide: bool = False
 
     def go_on(self) -> None:
-        """One commit more."""
+        """Add one commit."""
         self.ts += self.draw.choice((1, 7, 1000))
         if self.draw.random() < 0.2:
             for text in self._draw_ddl():
@@ -85,7 +85,7 @@ class History:
         if kind == "delete":
             return [self._delete(key)]
         if kind == "swap":
-            # by way of a third key, as a source with a unique key has to
+            # through a third key, as a source with a unique key must do it
             return [self._change(key, free), self._change(other, key), self._change(free, other)]
         return [self._change(key, free if kind == "move" else key, text)]
 
@@ -123,7 +123,7 @@ class History:
 
 
 def shown(server: MariaDb, ts: int) -> State:
-    """What the target has."""
+    """The rows of the target."""
     found = rows(server, "SELECT * FROM app.t ORDER BY id")
     wide = rows(server, "SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = 'app'"
                 " AND table_name = 't' AND column_name = 'w'") == [(1,)]  # fmt: skip
@@ -133,7 +133,7 @@ def shown(server: MariaDb, ts: int) -> State:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_runs_that_are_cut_and_killed_anywhere_give_the_state_of_each_end(
+def test_runs_cut_and_killed_anywhere_give_the_state_of_each_end(
     empty_server: MariaDb, tmp_path: Path, seed: int
 ) -> None:  # S0-01, R-17
     history = History(Random(seed))

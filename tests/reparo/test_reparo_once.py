@@ -1,4 +1,4 @@
-"""Exactly once, whatever dies and whenever; and what stands in the way is named before anything is written."""
+"""Exactly once despite any crash; and obstacles are reported before anything is written."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LINES = ["one", "three", "two", "two"]
 
 
 def story() -> Story:
-    """Rows with and without a key, on both sides of a DDL that must not run twice."""
+    """Rows with and without a key, before and after a DDL that must not run twice."""
     found = Story().put((1, "", "a"), (2, "", "b")).log("one", "two", "two").put((3, "", "c"))
     found.ddl("ALTER TABLE `t` ADD COLUMN `w` INT DEFAULT 5")
     return found.put((1, "a", None), (2, "b", "B")).unlog("two").log("three", "two").put((4, "", "d"))
@@ -64,7 +64,7 @@ def assert_whole(server: MariaDb) -> None:
 
 
 def run_in_child(server: MariaDb, folder: Path, hook: Callable[[str], None]) -> int:
-    """A run in a process of its own; how it ended."""
+    """Run in a child process, and return its exit code."""
     settings = settings_of(server, folder, window_rows=3)
     return wait_for_exit(start_child(partial(restore, hook=hook), settings, LocalStore(folder)))
 
@@ -80,7 +80,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("step", "number"), STEPS)
-def test_a_killed_run_is_continued_exactly(empty_server: MariaDb, folder: Path, step: str, number: int) -> None:
+def test_killed_run_is_resumed_exactly_once(empty_server: MariaDb, folder: Path, step: str, number: int) -> None:
     # S0-01, R-17: kill -9 at 20 places; the keyless table is exact and the DDL runs once
     assert run_in_child(empty_server, folder, at(step, number, signal_me(signal.SIGKILL))) == -signal.SIGKILL
     run(empty_server, folder, window_rows=3)
@@ -88,8 +88,9 @@ def test_a_killed_run_is_continued_exactly(empty_server: MariaDb, folder: Path, 
     assert run(empty_server, folder).state == "already"
 
 
-def test_rows_of_the_commit_of_a_ddl_come_behind_it(empty_server: MariaDb, folder: Path) -> None:
-    # R-18: in files of Binlake a DDL is at the commit_ts where rows have its definition; killed at every fifth step
+def test_rows_with_the_commit_ts_of_a_ddl_follow_it(empty_server: MariaDb, folder: Path) -> None:
+    # R-18: in Binlake's files a DDL is at the commit_ts from which rows have its definition; crashed at every fifth
+    # step
     own = folder / "own"
     own.mkdir()
     steps = itertools.count(2, 5)
@@ -120,7 +121,7 @@ def crash_at(number: int) -> Callable[[str], None]:
     return hook
 
 
-def test_a_drop_of_two_tables_is_logged_once_a_table(empty_server: MariaDb, folder: Path) -> None:  # R-28
+def test_drop_of_two_tables_is_logged_once_per_table(empty_server: MariaDb, folder: Path) -> None:  # R-28
     text = "DROP TABLE `log`, `t`"
     own = folder / "own"
     own.mkdir()
@@ -132,7 +133,7 @@ def test_a_drop_of_two_tables_is_logged_once_a_table(empty_server: MariaDb, fold
 
 
 @pytest.mark.parametrize(("ignored", "left"), [("log", "log"), ("t", "t")])
-def test_a_drop_of_two_tables_takes_only_the_one_that_counts(
+def test_drop_of_two_tables_drops_only_the_replicated_one(
     empty_server: MariaDb, folder: Path, ignored: str, left: str
 ) -> None:
     own = folder / "own"
@@ -144,8 +145,8 @@ def test_a_drop_of_two_tables_takes_only_the_one_that_counts(
     assert [text.split(":")[1] for text in done.skipped] == [" what it drops is not there"]
 
 
-def test_a_window_left_open_goes_on_in_another_form_of_windows(empty_server: MariaDb, folder: Path) -> None:
-    # the second run takes more rows together: the open window keeps the end that it was opened with
+def test_open_window_is_resumed_with_another_window_size(empty_server: MariaDb, folder: Path) -> None:
+    # the second run takes more rows per window, but the open window keeps its end
     with pytest.raises(Crash):
         run(empty_server, folder, at("batch", 4, crash), window_rows=3)
     run(empty_server, folder, window_rows=1000)
@@ -156,7 +157,7 @@ def crash() -> None:
     raise Crash
 
 
-def test_other_content_does_not_go_on_in_an_open_window(empty_server: MariaDb, folder: Path) -> None:
+def test_open_window_is_not_resumed_with_other_content(empty_server: MariaDb, folder: Path) -> None:
     with pytest.raises(Crash):
         run(empty_server, folder, at("opened", 1, crash))
     write_files(folder, Story().put((1, "", "other")).written)
@@ -186,9 +187,9 @@ def double(files: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("harm", [cut, damage, remove, double])
-def test_files_that_are_not_whole_are_named_and_nothing_is_written(
+def test_incomplete_files_are_named_and_nothing_is_written(
     empty_server: MariaDb, folder: Path, harm: Callable[[list[Path]], None]
-) -> None:  # S3-13: it fails before the target is touched, and the message has the place
+) -> None:  # S3-13: it fails before the target is touched, and the message names the position
     files = sorted(folder.glob("binlog-*"))
     assert len(files) > 3
     harm(files)
@@ -201,9 +202,7 @@ def test_files_that_are_not_whole_are_named_and_nothing_is_written(
     )
 
 
-def test_the_end_of_a_file_that_is_being_written_is_the_end_if_that_is_said(
-    empty_server: MariaDb, folder: Path
-) -> None:
+def test_torn_end_of_the_last_file_is_accepted_only_on_request(empty_server: MariaDb, folder: Path) -> None:
     last = sorted(folder.glob("binlog-*"))[-1]
     last.write_bytes(last.read_bytes() + record(b"more")[:-2])
     with pytest.raises(Permanent, match=last.name):
@@ -212,19 +211,19 @@ def test_the_end_of_a_file_that_is_being_written_is_the_end_if_that_is_said(
     assert_whole(empty_server)
 
 
-def test_a_later_end_goes_on_behind_an_earlier_one(empty_server: MariaDb, folder: Path) -> None:
-    # both ends included: 1010 is in the first range
+def test_run_with_a_later_end_continues_an_earlier_one(empty_server: MariaDb, folder: Path) -> None:
+    # both ends are inclusive: 1010 is in the first range
     assert run(empty_server, folder, start_tso=1010, stop_tso=1010).rows == 2
     assert run(empty_server, folder, stop_tso=1020).rows == 3
-    # a range without anything in it
+    # an empty range
     assert run(empty_server, folder, stop_tso=1025).state == "already"
     assert run(empty_server, folder, stop_tso=5, name="before").state == "already"
     run(empty_server, folder)
     assert_whole(empty_server)
 
 
-def test_what_the_retention_took_meanwhile_is_not_passed_over(empty_server: MariaDb, folder: Path) -> None:
-    # files of a feed: the index says from where on everything is there
+def test_files_removed_by_retention_are_not_skipped_silently(empty_server: MariaDb, folder: Path) -> None:
+    # files of a feed: the index says from which commit_ts on they are complete
     store = LocalStore(folder)
     write_index(folder, lo=1000)
     run(empty_server, folder, stop_tso=1010)
@@ -234,7 +233,7 @@ def test_what_the_retention_took_meanwhile_is_not_passed_over(empty_server: Mari
     assert rows(empty_server, "SELECT id FROM app.t") == [(1,), (2,)]
     assert rows(empty_server, "SELECT line FROM app.log") == []
 
-    # the same in the middle of a run, between what was proven and what is applied
+    # the same during a run, between the check and the apply
     execute(empty_server, "DROP DATABASE app", "DROP DATABASE binlake_reparo", "CREATE DATABASE app", *TABLES)
     write_files(folder, story().written, 100)
     write_index(folder, lo=1000)
@@ -242,22 +241,22 @@ def test_what_the_retention_took_meanwhile_is_not_passed_over(empty_server: Mari
         restore(settings_of(empty_server, folder), store, say=lambda _: drop_files_before(folder, 1025))
     assert rows(empty_server, "SELECT id FROM app.t") == []
 
-    # without a start a run begins where the files do
+    # without a start, a run begins with the files
     execute(empty_server, "INSERT INTO app.t VALUES (1, 'a'), (2, 'b')")
     execute(empty_server, "INSERT INTO app.log VALUES ('one'), ('two'), ('two')")
     assert run(empty_server, folder, stop_tso=1080).begin == 1020
     assert_whole(empty_server)
 
 
-def test_a_gap_between_two_runs_is_refused(empty_server: MariaDb, folder: Path) -> None:
+def test_gap_between_two_runs_is_refused(empty_server: MariaDb, folder: Path) -> None:
     run(empty_server, folder, stop_tso=1010)
     with pytest.raises(CheckpointConflict, match="ended before the start"):
         run(empty_server, folder, start_tso=1030)
-    # another base, another name
+    # another name for another base
     assert run(empty_server, folder, start_tso=1030, stop_tso=1030, name="other").rows == 1
 
 
-def test_a_base_of_another_place_is_refused(empty_server: MariaDb, folder: Path) -> None:
+def test_base_of_another_commit_is_refused(empty_server: MariaDb, folder: Path) -> None:
     execute(empty_server, "ALTER TABLE app.t DROP COLUMN v")
     with pytest.raises(SchemaError, match="column=v commit_ts=1010"):
         run(empty_server, folder)
@@ -266,25 +265,25 @@ def test_a_base_of_another_place_is_refused(empty_server: MariaDb, folder: Path)
         run(empty_server, folder)
 
 
-def test_a_table_that_is_left_out_is_not_missed(empty_server: MariaDb, folder: Path) -> None:
+def test_ignored_table_may_be_missing(empty_server: MariaDb, folder: Path) -> None:
     execute(empty_server, "DROP TABLE app.t")
     run(empty_server, folder, replicate_ignore_table=[{"db-name": "~^a", "tbl-name": "T"}])
     assert [line for (line,) in rows(empty_server, "SELECT line FROM app.log ORDER BY line")] == LINES
 
 
-def test_a_ddl_that_the_base_has_already_stops_and_says_so(empty_server: MariaDb, folder: Path) -> None:
+def test_ddl_already_in_the_base_stops_with_an_error(empty_server: MariaDb, folder: Path) -> None:
     execute(empty_server, "ALTER TABLE app.t ADD COLUMN w INT DEFAULT 5")
     with pytest.raises(TargetRefused, match="Duplicate column"):
         run(empty_server, folder)
 
 
-def test_rows_that_are_written_unlike_the_others_are_read_one_by_one(empty_server: MariaDb, folder: Path) -> None:
-    # protobuf lets a writer put fields in any order; a TIMESTAMP is a text of the drainer's zone
+def test_rows_in_unusual_encodings_are_read_one_by_one(empty_server: MariaDb, folder: Path) -> None:
+    # protobuf allows fields in any order; a TIMESTAMP is a text in the drainer's zone
     execute(empty_server, "CREATE TABLE app.at (id BIGINT PRIMARY KEY, ts TIMESTAMP NULL, d DECIMAL(5,2))")
     columns = [column_of("id", 8), column_of("ts", 7), column_of("d", 0xF6)]
     values = [("1", "2024-07-01 02:00:00", "1.50"), ("2", None, None), ("3", "2024-01-01 00:30:00", "-0.10")]
     usual = [[column_bytes(*cell) for cell in zip(columns, row, strict=True)] for row in values]
-    # the value in front of its name
+    # the value before its name
     odd = [field(4, datum("4", columns[0])) + field(1, b"id") + field(2, b"\x08"), *usual[1][1:]]
     events = [event_bytes("app", "at", "I", row) for row in (*usual, odd)]
     own = folder / "own"

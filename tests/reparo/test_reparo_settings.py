@@ -1,4 +1,4 @@
-"""The original's toml and flags; and the windows that a run cuts."""
+"""The original's toml and flags, and the windows of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from binlake.reparo.ddl import FileDdl
 from binlake.reparo.settings import ReparoSettings, read_settings
 from binlake.reparo.windows import FileWindow, cut_windows
 
-# As the original's sample has it, with all of its keys.
+# The original's sample, with all of its keys.
 ORIGINAL = """
 data-dir = "./data.drainer"
 log-level = "info"
@@ -45,7 +45,7 @@ password = "p"
 """
 
 
-def test_the_originals_toml_is_read(tmp_path: Path) -> None:
+def test_originals_toml_is_read(tmp_path: Path) -> None:
     file = tmp_path / "reparo.toml"
     file.write_text(ORIGINAL)
     settings = read_settings(str(file), {"worker-count": "4", "stop-tso": None})
@@ -70,17 +70,17 @@ def test_the_originals_toml_is_read(tmp_path: Path) -> None:
         ({"start-datetime": "yesterday"}, "yesterday"),
     ],
 )
-def test_a_wrong_setting_is_named(values: dict[str, str], named: str) -> None:
+def test_invalid_setting_is_named(values: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         read_settings("", {"data-dir": "x", **values})
 
 
-def test_an_unknown_zone_is_named() -> None:
+def test_unknown_time_zone_is_named() -> None:
     with pytest.raises(ConfigError, match="Mars"):
         _ = ReparoSettings.model_validate({"data-dir": "x", "time-zone": "Mars"}).zone
 
 
-def test_the_zone_is_what_the_index_says() -> None:
+def test_time_zone_comes_from_the_index() -> None:
     def zone(asked: str, index: Index | None) -> str:
         return ReparoSettings.model_validate({"data-dir": "x", "time-zone": asked}).in_zone_of(index).zone.key
 
@@ -103,20 +103,20 @@ def bounds(windows: list[FileWindow]) -> list[tuple[int, int, int]]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Rows at 1010, 1020, 1030 and 1050; DDL at 1040; DDL of another database at 1060."""
+    """Rows at 1010, 1020, 1030 and 1050; a DDL at 1040; a DDL of another database at 1060."""
     found = Story().put((1, "", "a")).put((2, "", "b")).put((3, "", "c")).ddl("TRUNCATE TABLE `t`")
     write_files(tmp_path, found.put((4, "", "d")).ddl("DROP TABLE `x`", "other").written)
     return tmp_path
 
 
-def test_windows_are_runs_of_transactions_and_a_ddl_alone(folder: Path) -> None:
+def test_windows_are_runs_of_transactions_or_a_single_ddl(folder: Path) -> None:
     assert bounds(cut(folder, 100)) == [(0, 1030, 3), (1030, 1040, 0), (1040, 1060, 1)]
     assert bounds(cut(folder, 2)) == [(0, 1020, 2), (1020, 1030, 1), (1030, 1040, 0), (1040, 1060, 1)]
-    # up to there nothing else is
+    # there is nothing more up to that end
     assert bounds(cut(folder, 100, stop=2000))[-1] == (1040, 2000, 1)
 
 
-def test_an_open_window_ends_where_it_was_opened_to_end(folder: Path) -> None:
+def test_open_window_keeps_its_end(folder: Path) -> None:
     assert bounds(cut(folder, 100, (0, 1010))) == [(0, 1010, 1), (1010, 1030, 2), (1030, 1040, 0), (1040, 1060, 1)]
     assert bounds(cut(folder, 1, (1020, 1030), lo=1020))[0] == (1020, 1030, 1)
     assert bounds(cut(folder, 1, (1030, 1040), lo=1030))[0] == (1030, 1040, 0)
@@ -136,7 +136,7 @@ def test_an_open_window_ends_where_it_was_opened_to_end(folder: Path) -> None:
         ("CREATE TABLE t (c DATETIME DEFAULT '2024-03-01' COMMENT 'TIMESTAMP')", False),
     ],
 )
-def test_ddl_with_times_of_the_sources_session_is_known(sql: str, depends: bool) -> None:
+def test_ddl_that_depends_on_the_sessions_time_zone_is_recognized(sql: str, depends: bool) -> None:
     assert FileDdl.of(Ddl(1, FilePosition("f", 0), "app", sql)).depends_on_zone == depends
 
 

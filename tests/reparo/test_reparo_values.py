@@ -1,4 +1,4 @@
-"""A datum of a file as text: in the original's form, in older ones, and as a pump has it."""
+"""A datum of a file as text: in the original's form, in older forms, and in a pump's form."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "datum", "text"), CASES)
-def test_a_datum_is_read_in_the_form_that_it_has(kind: ColumnInfo, datum: bytes, text: str | None) -> None:
+def test_datum_is_read_in_any_form(kind: ColumnInfo, datum: bytes, text: str | None) -> None:
     assert datum_reader(kind, BERLIN)(datum) == text
 
 
 @pytest.mark.parametrize("datum", [compact(b"2024")[:-1], b"\x08", b"\x09\x01\x01", compact(b"x") + b"y", b"\x63"])
-def test_a_datum_that_is_not_whole_is_none(datum: bytes) -> None:
+def test_truncated_or_invalid_datum_is_rejected(datum: bytes) -> None:
     for kind in (column(12), column(8)):
         with pytest.raises((ValueError, IndexError)):
             datum_reader(kind, UTC)(datum)
 
 
-def test_an_hour_that_a_zone_has_twice_is_said() -> None:
+def test_ambiguous_hour_of_a_time_zone_is_logged() -> None:
     read = datum_reader(column(7), BERLIN)
     with capture_logs() as logged:
         assert read(compact(b"2024-10-27 01:59:59")) == "2024-10-26 23:59:59"

@@ -27,7 +27,7 @@ TOGETHER = {
     "tests/repair/backfill/test_one_transaction.py": "airflow",
     # Of the whole set only these ask Spark; the others start no JVM (tests/e2e/conftest.py).
     "tests/e2e/test_e2e_captures.py": "spark",
-    "tests/e2e/test_e2e_landing.py::test_a_window_ends_at_its_bytes_and_the_next_goes_on_behind_it": "spark",
+    "tests/e2e/test_e2e_landing.py::test_window_ends_at_its_size_limit_and_the_next_continues_after_it": "spark",
     "tests/e2e/": "e2e",
 }
 # Programs of their own do the work; in the way of its room, each would make that the last to end.

@@ -1,4 +1,6 @@
-"""A range repaired: to the checkpoint, never to an older state; a range rolled back: as it was at its start."""
+"""A repaired range gets the state at the checkpoint, never an older one; a rolled-back range gets its starting
+state.
+"""
 
 from __future__ import annotations
 
@@ -56,29 +58,29 @@ def progress(shop: Shop, lo: int, hi: int) -> BackfillProgress:
     return BackfillProgress(WindowLog(shop.lake.paths), "test", lo, hi)
 
 
-def test_an_old_range_is_repaired_to_the_checkpoint_and_not_to_its_own_end(shop: Shop) -> None:
+def test_old_range_is_repaired_to_the_checkpoint_and_not_to_its_own_end(shop: Shop) -> None:
     # C-05, R-01
     lo = shop.ts
     hi = apply_window(shop, 25)
     apply_window(shop, 25)
     keys = {key for change in shop.changes(lo, hi) for key in (change.key, change.new_key) if key}
     shop.spoil(40)
-    before = wrong(shop)
+    before = find_wrong_rows(shop)
     done = repair_range(shop.lake.replication, progress(shop, lo, hi))
-    # Rows of the range are right, all others are as they were.
-    assert wrong(shop) == before - keys
+    # Rows of the range are right, all others are unchanged.
+    assert find_wrong_rows(shop) == before - keys
     assert done.keys >= len(keys)
     repair_range(shop.lake.replication, progress(shop, 0, shop.lake.hi))
     ever = {key for change in shop.changes(0, shop.lake.hi) for key in (change.key, change.new_key) if key}
-    assert wrong(shop) == before - ever
+    assert find_wrong_rows(shop) == before - ever
 
 
-def wrong(shop: Shop) -> set[str]:
+def find_wrong_rows(shop: Shop) -> set[str]:
     """Keys of the target whose rows are wrong."""
     return {difference.key for difference in verify(shop.lake.replication, VerifyOptions(chunk_rows=7)).differences}
 
 
-def test_a_killed_repair_continues_after_its_last_window(shop: Shop) -> None:
+def test_killed_repair_continues_after_its_last_window(shop: Shop) -> None:
     # U-23, U-24
     class Killed(BaseException):
         pass
@@ -108,7 +110,7 @@ def test_a_killed_repair_continues_after_its_last_window(shop: Shop) -> None:
     assert len(progress(shop, lo, hi).remaining()) == 2
 
 
-def test_tables_that_were_altered_since_are_repaired_too(shop: Shop) -> None:
+def test_tables_altered_since_then_are_repaired_too(shop: Shop) -> None:
     # R-18: another key, a recreated table, a dropped one
     lo = shop.ts
     w = shop.workload
@@ -128,8 +130,8 @@ def test_tables_that_were_altered_since_are_repaired_too(shop: Shop) -> None:
     assert shop.shown() == right
 
 
-def test_a_lake_that_starts_late_judges_only_rows_it_has_seen(server: MariaDb, tmp_path: Path) -> None:
-    # R-34: rows that it never saw are not extra
+def test_lake_that_starts_late_judges_only_rows_it_has_seen(server: MariaDb, tmp_path: Path) -> None:
+    # R-34: rows that the lake never saw are not reported as extra
     server.wipe()
     w = Workload()
     w.create_database("shop")
@@ -157,8 +159,8 @@ def test_a_lake_that_starts_late_judges_only_rows_it_has_seen(server: MariaDb, t
     assert rows(server, "SELECT * FROM shop.log") == []
 
 
-def test_a_range_on_the_target_is_undone_to_its_start(shop: Shop) -> None:
-    # DESIGN 4, DESIGN 3.8: rollback, and the checkpoint does not claim to be the source
+def test_range_on_the_target_is_rolled_back_to_its_start(shop: Shop) -> None:
+    # DESIGN 4, DESIGN 3.8: after a rollback, the checkpoint does not claim that the target equals the source
     lo = shop.ts
     start = shop.shown()
     hi = apply_window(shop, 40)
@@ -169,7 +171,7 @@ def test_a_range_on_the_target_is_undone_to_its_start(shop: Shop) -> None:
     assert '"consistent":false' in rows(shop.server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
 
 
-def test_nothing_is_undone_in_a_table_with_columns_of_its_own(shop: Shop) -> None:
+def test_rollback_is_refused_for_a_table_with_extra_columns(shop: Shop) -> None:
     # R-12: the undo writes whole rows
     lo = shop.ts
     hi = apply_window(shop, 40)
@@ -181,7 +183,7 @@ def test_nothing_is_undone_in_a_table_with_columns_of_its_own(shop: Shop) -> Non
     assert shop.shown() == changed
 
 
-def test_an_undo_never_removes_a_later_row_that_reused_its_unique_value(shop: Shop) -> None:
+def test_rollback_never_removes_a_later_row_that_reused_its_unique_value(shop: Shop) -> None:
     # R-13: key 5000 is outside the range, so only the server can detect it
     lo, w, item = shop.ts, shop.workload, dict(shop.rows("item")[0])
     w.begin().delete("shop", "item", **item).commit()
@@ -196,7 +198,7 @@ def test_an_undo_never_removes_a_later_row_that_reused_its_unique_value(shop: Sh
     assert shop.shown() == changed
 
 
-def test_a_range_with_later_changes_is_undone_by_force_only(shop: Shop) -> None:
+def test_range_with_later_changes_is_rolled_back_only_with_force(shop: Shop) -> None:
     lo = shop.ts
     w = shop.workload
     item = dict(shop.rows("item")[0])
@@ -219,7 +221,7 @@ def test_a_range_with_later_changes_is_undone_by_force_only(shop: Shop) -> None:
     assert rows(shop.server, f"SELECT n FROM shop.item WHERE id = {item['id']}") == [(int(item["n"] or 0),)]
 
 
-def test_a_range_with_a_ddl_is_not_undone(shop: Shop) -> None:
+def test_range_with_a_ddl_is_not_rolled_back(shop: Shop) -> None:
     lo = shop.ts
     row = dict(shop.rows("item")[0])
     shop.workload.begin().update("shop", "item", row, n="100").commit()
@@ -230,7 +232,7 @@ def test_a_range_with_a_ddl_is_not_undone(shop: Shop) -> None:
         rollback_target(shop.lake.replication, lo, ts, target, force=True)
 
 
-def test_a_range_with_a_statement_of_the_targets_own_is_not_undone_there(shop: Shop) -> None:
+def test_range_with_an_injected_statement_is_not_rolled_back(shop: Shop) -> None:
     # U-15: the column is in no definition of the source
     lo = shop.ts
     row = dict(shop.rows("item")[0])
@@ -247,7 +249,7 @@ def test_a_range_with_a_statement_of_the_targets_own_is_not_undone_there(shop: S
     assert plan_rollback(replication, lo, ts, ts, "source").keys == 1
 
 
-def test_a_range_is_undone_at_the_source_by_a_change_of_its_own(
+def test_range_is_rolled_back_at_the_source_by_a_new_change(
     first_shop: Shop, second_mariadb: MariaDb, tmp_path: Path
 ) -> None:
     sql = {"host": second_mariadb.host, "port": second_mariadb.port, "user": second_mariadb.user}
@@ -264,9 +266,7 @@ def test_a_range_is_undone_at_the_source_by_a_change_of_its_own(
         rollback_source(shop.lake.replication, lo, hi, force=False)
 
 
-def test_the_command_runs_alone_and_reports_to_programs(
-    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_runs_alone_and_reports_in_json(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # R-46, R-02
     lo, hi = shop.ts, apply_window(shop, 15)
     file, result = tmp_path / "demo.toml", tmp_path / "result.json"
@@ -278,7 +278,7 @@ def test_the_command_runs_alone_and_reports_to_programs(
     repaired = json.loads(result.read_text())["results"][0]
     assert (repaired["state"], repaired["lo"], repaired["hi"]) == ("done", str(lo), str(hi))
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == [repaired]
-    # What was compared with the lake, and which tables were written.
+    # The tables that were compared with the lake, and the tables that were written.
     looked, wrote = ([entry["table"] for entry in repaired["detail"]["lineage"][side]] for side in ("read", "wrote"))
     assert (set(wrote), set(wrote) <= set(looked)) == ({"item", "log"} & set(looked), True)
     assert wrote
@@ -296,7 +296,7 @@ def test_the_command_runs_alone_and_reports_to_programs(
     assert main(["backfill", "rollback", *arguments, "--write-to", "file", "--file", str(undo)]) == 0
     assert "lineage" not in json.loads(result.read_text())["results"][0]["detail"]
     assert shop.shown() == right
-    # It is not a fix: it does not lead to the source's state.
+    # It is not a fix, because it does not lead to the source's state.
     assert main(["repair", "--replication", str(file), "--from-file", str(undo)]) == 1
     assert main(["backfill", "repair", *arguments[:4], "--to", str(hi + 1)]) == 1
     assert main(["backfill", "rollback", *arguments, "--write-to", "target"]) == 0

@@ -1,4 +1,4 @@
-"""One transaction repaired by its commit_ts, the record of it, and the JSON of every command on one lake."""
+"""One transaction is repaired by its commit_ts and recorded; the JSON of every command is checked on this lake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from support.exact import rounded
 from support.shop import Shop
 from support.tinylake import replication_toml, set_checkpoint
-from test_backfill import wrong
+from test_backfill import find_wrong_rows
 
 from binlake.cli import run as main
 from binlake.lake.windowlog import WindowLog
@@ -19,7 +19,7 @@ from binlake_airflow.pages.history import notices_view
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 
-def test_one_transaction_is_repaired_by_its_commit_ts_and_shown_on_the_page(
+def test_transaction_is_repaired_by_its_commit_ts_and_shown_on_the_page(
     shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # U-12, R-46
@@ -30,19 +30,19 @@ def test_one_transaction_is_repaired_by_its_commit_ts_and_shown_on_the_page(
     # The target has none of its rows.
     set_checkpoint(shop.server, shop.lake.hi)
     left, *mended = (f'["{row["id"]}"]' for row in old)
-    assert wrong(shop) == {left, *mended}
+    assert find_wrong_rows(shop) == {left, *mended}
     file = tmp_path / "demo.toml"
     file.write_text(replication_toml(shop.lake.replication))
     arguments = ["--replication", str(file)]
     shown = run_json(capsys, "backfill", "repair", *arguments, "--commit-ts", str(ts))
     assert [(entry["lo"], entry["hi"], entry["detail"]["keys"]) for entry in shown] == [(str(ts - 1), str(ts), 2)]
-    assert wrong(shop) == {left}
+    assert find_wrong_rows(shop) == {left}
     (notice,) = notices_view(WindowLog(shop.lake.paths))
     assert (notice["what"], notice["window"]) == ("backfill", f"{ts - 1}-{ts}")
     assert json.loads(notice["text"])["different"] == 2
     for words in (["--commit-ts", str(ts), "--to", str(ts)], ["--from", "0"]):
         assert main(["backfill", "repair", *arguments, *words]) == 1
-    # Whatever a command prints of this lake and target: no number that a browser would round.
+    # Whatever a command prints for this lake and target contains no number that a browser would round.
     id_ = str(old[1]["id"])
     for command in (["audit", "row", "shop.item", id_], ["audit", "table", "shop.item", "--at", str(ts)],
                     ["audit", "sql", "--table", "shop.item"], ["window", "list"], ["checkpoint", "show"],

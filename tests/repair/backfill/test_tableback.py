@@ -1,4 +1,4 @@
-"""A table that was set aside comes back as the source has it at the checkpoint, or does not come back (U-16)."""
+"""A table that was set aside returns in the source's state at the checkpoint, or does not return at all (U-16)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def apply_window(shop: Shop) -> None:
     execute(shop.server, "INSERT INTO shop.pair VALUES (9, 0xAB, 'x')")
 
 
-def test_a_table_is_compared_and_repaired_and_the_checkpoint_is_consistent_again(
+def test_table_is_compared_and_repaired_and_the_checkpoint_is_consistent_again(
     shop: Shop, table: Callable[[Shop], Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = table(shop)
@@ -92,7 +92,7 @@ def test_a_table_is_compared_and_repaired_and_the_checkpoint_is_consistent_again
     assert reported == [("set-aside", "shop.item"), ("back", "shop.item")]
 
 
-def test_a_table_that_was_missing_comes_back_with_all_its_rows(shop: Shop, table: Callable[[Shop], Run]) -> None:
+def test_missing_table_returns_with_all_its_rows(shop: Shop, table: Callable[[Shop], Run]) -> None:
     command = table(shop)
     create = rows(shop.server, "SHOW CREATE TABLE shop.item")[0][1]
     execute(shop.server, "DROP TABLE shop.item")
@@ -106,7 +106,7 @@ def test_a_table_that_was_missing_comes_back_with_all_its_rows(shop: Shop, table
     assert verify(shop.lake.replication, VerifyOptions(chunk_rows=7)).equal
 
 
-def test_another_definition_does_not_come_back(shop: Shop, table: Callable[[Shop], Run]) -> None:
+def test_table_with_another_definition_does_not_return(shop: Shop, table: Callable[[Shop], Run]) -> None:
     command = table(shop)
     assert command("aside", *ITEM) == 0
     execute(shop.server, "ALTER TABLE shop.item MODIFY name VARCHAR(90)")
@@ -116,9 +116,7 @@ def test_another_definition_does_not_come_back(shop: Shop, table: Callable[[Shop
     assert not is_consistent(shop.server)
 
 
-def test_a_table_dropped_at_the_source_comes_back_once_the_target_drops_it(
-    shop: Shop, table: Callable[[Shop], Run]
-) -> None:
+def test_table_dropped_at_the_source_returns_once_the_target_drops_it(shop: Shop, table: Callable[[Shop], Run]) -> None:
     command = table(shop)
     assert command("aside", *ITEM) == 0
     shop.workload.drop_table("shop", "item")
@@ -132,7 +130,7 @@ def test_a_table_dropped_at_the_source_comes_back_once_the_target_drops_it(
     assert command("back", *ITEM) == 0
 
 
-def test_with_one_table_back_and_another_aside_it_is_not_consistent(shop: Shop, table: Callable[[Shop], Run]) -> None:
+def test_checkpoint_stays_inconsistent_while_another_table_is_aside(shop: Shop, table: Callable[[Shop], Run]) -> None:
     command = table(shop)
     assert command("aside", *ITEM, "--table", "shop.PAIR") == 0
     apply_window(shop)
@@ -142,7 +140,7 @@ def test_with_one_table_back_and_another_aside_it_is_not_consistent(shop: Shop, 
     assert is_consistent(shop.server)
 
 
-def test_a_range_is_repaired_except_for_tables_set_aside(shop: Shop, table: Callable[[Shop], Run]) -> None:
+def test_range_is_repaired_except_for_tables_set_aside(shop: Shop, table: Callable[[Shop], Run]) -> None:
     command = table(shop)
     assert command("aside", *ITEM) == 0
     apply_window(shop)
@@ -177,7 +175,7 @@ def old(tmp_path: Path, empty_server: MariaDb) -> TinyLake:
     return lake
 
 
-def test_a_table_that_the_lake_has_in_part_needs_a_confirmation_of_the_rest(
+def test_partial_table_needs_a_confirmation_for_the_rest(
     old: TinyLake, empty_server: MariaDb, table: Callable[[TinyLake], Run]
 ) -> None:
     command = table(old)
@@ -191,7 +189,7 @@ def test_a_table_that_the_lake_has_in_part_needs_a_confirmation_of_the_rest(
     assert "--rows-are-there" in stop.value.hint
     assert command("back", *ITEM, "--rows-are-there") == 0
     assert rows(empty_server, "SELECT * FROM shop.item ORDER BY id") == [(1, "old"), (2, "two"), (3, "three")]
-    # Without a key nobody can tell how many equal rows there were.
+    # Without a key, the number of equal rows cannot be known.
     with pytest.raises(ConfigError, match="without a key"):
         bring_back(old, "log", rows_are_there=True)
     assert not is_consistent(empty_server)

@@ -91,7 +91,7 @@ class World:
         self.touched = {key for key in texts if key[0] in TABLES}
 
     def wrong(self, there: dict[str, list[dict[str, str | None]]]) -> Found:
-        """All differences, by the model."""
+        """All differences, computed by the model."""
         differences = {name: self.shop._find_differences(name, rows) for name, rows in there.items()}
         return {(name, key, kind) for name, keys in differences.items() for key, kind in keys}
 

@@ -21,7 +21,7 @@ WAITS = Entry(
 
 
 class MemoryTable:
-    """A control table in memory: `test_entries_come_back_as_they_were` has a real one."""
+    """A control table in memory; `test_entries_are_stored_and_read_back` uses a real one."""
 
     def __init__(self) -> None:
         self.stored: list[dict[str, Any]] = []
@@ -57,7 +57,7 @@ def count_by_status(ledger: Ledger) -> list[int]:
     return [ledger.count(status) for status in statuses]
 
 
-def test_numbers_of_listed_errors_are_not_reused(paths: LakePaths) -> None:
+def test_ids_of_listed_errors_are_not_reused(paths: LakePaths) -> None:
     ledger = Ledger(paths)
     for entry in (WAITS, A, B, A):
         ledger.put(entry)
@@ -78,7 +78,7 @@ def test_numbers_of_listed_errors_are_not_reused(paths: LakePaths) -> None:
     assert A.known_proof is None
 
 
-def test_when_it_was_seen_first_and_last(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_and_last_detection_are_recorded(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     for now in (5, 9):
         monkeypatch.setattr(ledger_module.time, "time_ns", lambda: now * 1_000_000)  # noqa: B023
         ledger = Ledger(paths)
@@ -92,14 +92,14 @@ def test_when_it_was_seen_first_and_last(paths: LakePaths, monkeypatch: pytest.M
     assert (ledger.entries()[0].first_ms, ledger.entries()[0].last_ms) == (5, 12)
 
 
-def test_an_error_that_is_ignored_stays_so_until_its_row_is_right(paths: LakePaths) -> None:
+def test_ignored_error_stays_ignored_until_its_row_is_right(paths: LakePaths) -> None:
     ledger = Ledger(paths)
     ledger.put(A)
     ledger.put(B)
     assert [entry.key for entry in ledger.mark([1], "ignored")] == ["a"]
     ledger.put(A)
     assert count_by_status(ledger) == [0, 1, 1, 0]
-    # Without numbers: only new ones.
+    # Without ids: only new errors.
     assert [entry.key for entry in ledger.mark(None, "resolved")] == ["b"]
     assert count_by_status(ledger) == [0, 0, 1, 1]
     assert ledger.settle(A.entry_key) is False
@@ -107,7 +107,7 @@ def test_an_error_that_is_ignored_stays_so_until_its_row_is_right(paths: LakePat
     assert count_by_status(ledger) == [0, 0, 0, 2]
     assert ledger.put(B).status == "new"
     assert count_by_status(ledger) == [0, 1, 0, 1]
-    # Without numbers: all that are not new; with numbers: any.
+    # Without ids: all that are not new; with ids: any.
     assert [entry.key for entry in ledger.clear(None)] == ["a"]
     assert [entry.key for entry in ledger.clear([2])] == ["b"]
     assert count_by_status(ledger) == [0, 0, 0, 0]
@@ -115,7 +115,7 @@ def test_an_error_that_is_ignored_stays_so_until_its_row_is_right(paths: LakePat
         ledger.clear([2])
 
 
-def test_a_waiting_row_is_resolved_once_it_is_right(paths: LakePaths) -> None:
+def test_waiting_row_is_resolved_once_it_is_right(paths: LakePaths) -> None:
     ledger = Ledger(paths)
     ledger.put(WAITS)
     assert ledger.clear(None) == []
@@ -132,12 +132,12 @@ def test_only_changed_entries_are_written(paths: LakePaths, table: MemoryTable) 
     ledger.save()
     ledger.save()
     assert (table.written, len(table.stored)) == (1, 1)
-    # A null in the table is no column.
+    # A null in the table means that the row has no such column.
     assert Entry.of_row({**table.stored[0], "differing": None}).differing == ()
     assert Entry.of_row(B.to_row()) == B
 
 
-def test_a_resolved_error_stays_listed_whatever_later_comparisons_of_its_row_find(paths: LakePaths) -> None:
+def test_resolved_error_stays_listed_whatever_later_comparisons_find(paths: LakePaths) -> None:
     ledger = Ledger(paths)
     error = Entry("new", "source", "d", "t", "a", "different", ("x",))
     ledger.put(error)

@@ -71,7 +71,7 @@ def test_each_server_reports_its_position_in_its_own_form(
     assert read(version, answers) == position
 
 
-def test_a_server_without_a_log_is_named() -> None:
+def test_server_without_a_log_is_named() -> None:
     with pytest.raises(SourceUnavailable, match="writes no binary log") as error:
         read("8.4.6", {"gtid_mode": "OFF", "BINARY LOG STATUS": []})
     assert error.value.where["server"] == "h:3306"
@@ -91,7 +91,7 @@ def test_positions_are_compared_by_what_they_include() -> None:
 
 
 def test_without_any_position_nothing_is_published() -> None:
-    """A proof that needs no checkpoint would be one immediately."""
+    """Otherwise a proof that needs no checkpoint would always succeed at once."""
     assert find_published_ts({"a": FeederPosition("0-1-9", "", 0, 50)}, {}) == 0
 
 
@@ -134,18 +134,18 @@ def test_the_feeder_reports_its_position_in_each_source(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "body", [b"<html>", b"[]", b"{}", b'{"sources": [{"source": "a", "last_commit_ts": "x", "gtids": "", "file": ""}]}']
 )
-def test_a_status_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+def test_unreadable_status_is_an_error(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
     with pytest.raises(WireError, match="the feeder's status cannot be read"):
         fetch_positions(monkeypatch, lambda: body)
 
 
-def test_the_port_of_a_tidb_is_not_that_of_a_feeder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_port_of_a_tidb_is_not_taken_for_a_feeder(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SourceUnavailable, match="does not belong to a feeder") as error:
         fetch_positions(monkeypatch, lambda: None)
     assert error.value.where["status-url"] == "http://feeder:1"
 
 
-def test_a_port_that_does_not_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_that_does_not_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     def away() -> bytes | None:
         raise SourceUnavailable("no answer")
 

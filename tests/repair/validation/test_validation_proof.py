@@ -22,9 +22,9 @@ MYSQL = "5d63a7ae-b0f5-11ef-bd6e-0242ac110002"
 
 @dataclass
 class History:
-    """One row with a log of values at the source; whatever lags is at an earlier number of the log.
+    """One row with a log of values at the source; each lagging part is at an earlier number of the log.
 
-    `lost`: the change of this number never reached the lake. Numbers are commit_ts and positions in one.
+    `lost`: the number of a change that never reached the lake. Numbers are both commit_ts and positions.
     """
 
     seed: int
@@ -48,7 +48,7 @@ class History:
         self.replica = self._towards(self.replica, len(self.values) - 1)
 
     def settle(self) -> None:
-        """Nobody writes any more, and all that was written arrives."""
+        """Writing stops, and everything written arrives."""
         self.fed = self.applied = self.replica = len(self.values) - 1
 
     def target(self) -> int:
@@ -56,7 +56,7 @@ class History:
         return next(self.values[at] for at in range(self.applied, -1, -1) if self._is_in_lake(at))
 
     def read(self, fed_before: int, index: int) -> Reading:
-        """The source is read at `index` of its log."""
+        """Read the source at `index` of its log."""
         changed = max(at for at in range(self.applied + 1) if self._is_in_lake(at))
         value = self.values[index]
         return Reading(
@@ -91,15 +91,15 @@ def follow(history: History, steps: int, *, writes: float, lagging: bool) -> tup
 
 
 @pytest.mark.parametrize("lagging", [False, True])
-def test_a_row_that_changes_all_the_time_is_never_an_error(lagging: bool) -> None:
-    """Changes are under way at each reading, and a replica shows old rows; the lake lost nothing."""
+def test_constantly_changing_row_is_never_an_error(lagging: bool) -> None:
+    """At each reading some changes are still on their way, and a replica shows old rows, but the lake lost nothing."""
     for seed in range(400):
         history = History(seed)
         assert follow(history, 60, writes=0.7, lagging=lagging)[1] is False, f"seed {seed}"
 
 
 @pytest.mark.parametrize("lagging", [False, True])
-def test_a_change_that_the_lake_lost_is_found_once_the_row_rests(lagging: bool) -> None:
+def test_change_lost_by_the_lake_is_found_once_the_row_rests(lagging: bool) -> None:
     detected = 0
     for seed in range(300):
         history = History(seed, lost=seed % 9 + 1)
@@ -121,17 +121,18 @@ def _reading(ts: int, digest: str = "a", *, changed: int = 0, fresh: bool = True
     return Reading(ts, False, digest, changed, fresh, {"a": str(position)})
 
 
-def test_which_entries_start_anew_and_which_wait() -> None:
+def test_entries_restart_or_wait_depending_on_what_changed() -> None:
     first = judge(None, _reading(10), lambda _: None).proof
     assert first == Proof(10, "a", is_fresh=True)
-    # Changed at the source, changed in the lake, read from a lagging replica: it starts anew.
+    # Changed at the source, changed in the lake, read from a lagging replica: the entry restarts.
     assert judge(first, _reading(20, "b"), lambda _: 1).proof == Proof(20, "b", is_fresh=True)
     assert judge(first, _reading(20, changed=15), lambda _: 1).proof == Proof(20, "a", is_fresh=True)
     behind = judge(None, _reading(10, fresh=False), lambda _: 1).proof
     assert judge(behind, _reading(20), lambda _: 1).proof == Proof(20, "a", is_fresh=True)
-    # A change at the first reading's checkpoint was there when the row was read.
+    # A change at the first reading's checkpoint was already in the row when it was read.
     assert judge(first, _reading(20, changed=10), lambda _: None).proof == Proof(10, "a", True, {"a": "1"})
-    # The feeder is not at the position of the second reading, then it is; the checkpoint lags, then it has caught up.
+    # The feeder has not reached the position of the second reading, then it has; the checkpoint lags, then it has
+    # caught up.
     waits = judge(first, _reading(20, position=7), lambda _: None).proof
     assert waits == Proof(10, "a", is_fresh=True, places={"a": "7"})
     needs = judge(waits, _reading(30, position=9), lambda positions: 40 if positions == {"a": "7"} else None).proof
@@ -141,7 +142,7 @@ def test_which_entries_start_anew_and_which_wait() -> None:
     assert judge(Proof.from_json(needs.to_json()), _reading(40), lambda _: None) == Judgement(is_error=True)
 
 
-def test_positions_of_both_families_and_of_files() -> None:
+def test_positions_of_both_families_and_of_files_are_compared() -> None:
     def log_position(flavor: str, gtids: str, file: str = "", offset: int = 0) -> LogPosition:
         return LogPosition(flavor, gtids, file, offset)
 
@@ -163,7 +164,7 @@ def test_all_sources_of_a_row_must_be_published() -> None:
     assert find_published_ts(fed, {"c": wanted["a"]}) is None
 
 
-def test_a_database_fed_by_the_feeder_is_compared_with_its_source() -> None:
+def test_database_fed_by_the_feeder_is_compared_with_its_source() -> None:
     def server(rename: str) -> ValidatedSource:
         return ValidatedSource(name="s-1", host="h", rename_schema=rename)
 
@@ -174,7 +175,7 @@ def test_a_database_fed_by_the_feeder_is_compared_with_its_source() -> None:
     ]  # fmt: skip
 
 
-def test_the_section_is_checked_where_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_section_is_checked_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "orders.toml"
 
     def read(*lines: str) -> Replication:
@@ -193,11 +194,11 @@ def test_the_section_is_checked_where_it_is_read(tmp_path: Path, monkeypatch: py
     assert section.validation.source[0].password == "secret"
     assert [stage.name for stage in section.stages() if stage.sink == "sql"][-2:] == ["finalize", "validate"]
     assert "validate" not in [stage.name for stage in read("[target]").stages()]
-    # Whatever does not need all stages of a sink runs without this one.
+    # Commands that do not need all stages of a sink run without this one.
     assert names_of_sink("sql") == ("compact", "convert", "finalize")
 
 
-def test_entries_come_back_as_they_were(tmp_path: Path) -> None:
+def test_entries_are_stored_and_read_back(tmp_path: Path) -> None:
     paths = LakePaths(str(tmp_path / "lake"))
     ledger = Ledger(paths)
     for key in ("a", "b"):

@@ -1,4 +1,4 @@
-"""Rows that a window changed are compared at the target with the lake's; the ledger has those that differ."""
+"""Rows that a window changed are compared at the target with the lake's; the ledger records those that differ."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_rows_applied_by_windows_are_equal(watched: Watched) -> None:
     assert (done.state, done.compared, done.errors, done.hi) == ("done", 3, 0, watched.lake.hi)
     assert done.tables == {"shop.log": "it has no key", "shop.real": "it has no key"}
     assert "[source.sql]" in done.why
-    # Nothing is compared twice, and nothing is left.
+    # Nothing is compared twice, and nothing remains due.
     assert watched.run().compared == 0
     assert watched.errors() == []
 
@@ -73,12 +73,12 @@ def test_rows_changed_at_the_target_are_errors_until_they_are_right(watched: Wat
         ("n",), "77", "5",
     )  # fmt: skip
     assert (missing.found, extra.expected) == ("", "")
-    # Counted again by each run, and resolved once they are right.
+    # Each run counts them again, and they are resolved once they are right.
     execute(watched.shop.server, "UPDATE shop.item SET n = 5 WHERE id = 9002")
     again = watched.run()
     assert (again.found, again.settled, again.errors) == (0, 1, 2)
     assert [entry.times for entry in Ledger(watched.lake.paths).entries(("new",))] == [2, 2]
-    # A row that goes wrong again is an error again, under its number.
+    # A row that becomes wrong again is an error again, with the same id.
     execute(watched.shop.server, "UPDATE shop.item SET n = 78 WHERE id = 9002")
     watched.change(9002, n=6)
     watched.lake.land()
@@ -87,7 +87,7 @@ def test_rows_changed_at_the_target_are_errors_until_they_are_right(watched: Wat
     assert [entry.number for entry in Ledger(watched.lake.paths).entries(("new",))] == [1, 2, 3]
 
 
-def test_an_error_that_is_ignored_stays_so_and_one_that_is_resolved_may_come_again(watched: Watched) -> None:
+def test_ignored_error_stays_ignored_and_resolved_error_may_return(watched: Watched) -> None:
     watched.window()
     execute(watched.shop.server, "DELETE FROM shop.item WHERE id IN (9001, 9002)")
     watched.run()
@@ -95,7 +95,7 @@ def test_an_error_that_is_ignored_stays_so_and_one_that_is_resolved_may_come_aga
     ledger.mark([1], "ignored")
     ledger.mark([2], "resolved")
     ledger.save()
-    # Resolved by the operator: the row is not compared again until it changes.
+    # The operator resolved it: the row is not compared again until it changes.
     done = watched.run()
     assert (done.errors, done.ignored) == (0, 1)
     watched.change(9002, n=8)
@@ -113,7 +113,7 @@ def test_an_error_that_is_ignored_stays_so_and_one_that_is_resolved_may_come_aga
     assert watched.errors() == []
 
 
-def test_rows_from_before_a_ddl_need_the_mirror_and_later_ones_do_not(watched: Watched) -> None:
+def test_only_rows_from_before_a_ddl_need_the_mirror(watched: Watched) -> None:
     watched.window()
     watched.shop.workload.add_column("shop", "item", integer("more"))
     execute(watched.shop.server, "ALTER TABLE shop.item ADD COLUMN more INT")
@@ -129,7 +129,7 @@ def test_rows_from_before_a_ddl_need_the_mirror_and_later_ones_do_not(watched: W
     assert watched.errors() == [("new", "item", '["9101"]', "missing")]
 
 
-def test_the_mirror_knows_rows_from_before_a_ddl(watched: Watched) -> None:
+def test_rows_from_before_a_ddl_are_compared_with_the_mirror(watched: Watched) -> None:
     watched.window()
     watched.shop.workload.add_column("shop", "item", integer("more"))
     watched.lake.land()
@@ -142,7 +142,7 @@ def test_the_mirror_knows_rows_from_before_a_ddl(watched: Watched) -> None:
     assert watched.errors() == [("new", "item", '["9001"]', "different")]
 
 
-def test_a_key_that_differs_in_letters_only_is_another_key(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_differ_only_in_letter_case_are_different(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """The target's collation matches `B-side` for `b-side`."""
     w = watched.shop.workload
     w.begin().insert("shop", "ci", k="b-side", n=1).commit()
@@ -156,7 +156,7 @@ def test_a_key_that_differs_in_letters_only_is_another_key(watched: Watched, mon
     assert (done.compared, done.errors) == (1, 0)
 
 
-def test_a_sample_has_rows_of_each_table(shop: Shop) -> None:
+def test_sample_has_rows_of_each_table(shop: Shop) -> None:
     watched = Watched(shop, mode="sample", **{"sample-rows": 4})
     w = shop.workload
     for key in range(2000, 2050):
@@ -169,7 +169,7 @@ def test_a_sample_has_rows_of_each_table(shop: Shop) -> None:
     assert {table for _, table, _, _ in watched.errors()} == {"item", "empty"}
 
 
-def test_changes_that_are_too_old_are_skipped(watched: Watched) -> None:
+def test_too_old_changes_are_skipped(watched: Watched) -> None:
     watched.window()
     clock, w = watched.shop.workload.clock, watched.shop.workload
     w.clock = lambda: clock() + tso.compose(60_000)
@@ -180,9 +180,7 @@ def test_changes_that_are_too_old_are_skipped(watched: Watched) -> None:
     assert (done.compared, done.found, done.passed_over) == (1, 1, True)
 
 
-def test_with_more_tables_than_sample_rows_each_window_chooses_other_tables(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_windows_sample_different_tables_if_not_all_fit(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     chances = {"shop.empty": 2, "shop.item": 1}
     monkeypatch.setattr(run_of_validation, "pseudo_random", lambda text, _: chances.get(text, 0))
     w = watched.shop.workload
@@ -198,7 +196,7 @@ def test_with_more_tables_than_sample_rows_each_window_chooses_other_tables(
 def test_rows_missed_because_of_a_lost_connection_are_compared_by_the_next_run(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run does not count as a comparison of its window, whatever tables it had done before."""
+    """The run does not count as a comparison of its window, whatever tables it had compared before."""
     watched.window()
     watched.shop.workload.begin().insert("shop", "empty", id=9001).commit()
     watched.apply()
@@ -217,7 +215,7 @@ def test_rows_missed_because_of_a_lost_connection_are_compared_by_the_next_run(
     assert (done.state, done.compared, done.found) == ("done", 4, 1)
 
 
-def test_the_ledger_is_bounded(shop: Shop) -> None:
+def test_ledger_size_is_limited(shop: Shop) -> None:
     watched = Watched(shop, **{"max-errors": 2})
     watched.window()
     execute(shop.server, "UPDATE shop.item SET n = 99")
@@ -232,7 +230,7 @@ def test_the_ledger_is_bounded(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("has_lock", [True, False])
-def test_rows_that_cannot_be_compared_now_are_postponed_and_stay_due(watched: Watched, has_lock: bool) -> None:
+def test_rows_that_cannot_be_compared_now_stay_due(watched: Watched, has_lock: bool) -> None:
     watched.window()
     if has_lock:
         with lake_lock(watched.lake.paths, LOCK):
@@ -248,7 +246,7 @@ def test_rows_that_cannot_be_compared_now_are_postponed_and_stay_due(watched: Wa
 
 
 @pytest.mark.usefixtures("hidden")
-def test_the_command_lists_errors_and_records_decisions_of_the_operator(
+def test_command_lists_errors_and_records_the_operators_decisions(
     watched: Watched, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "demo.toml"
@@ -265,7 +263,7 @@ def test_the_command_lists_errors_and_records_decisions_of_the_operator(
     assert [(entry["number"], entry["table"], entry["kind"], entry["columns"], entry["times"]) for entry in shown] == [
         (1, "shop.item", "missing", [], 1), (2, "shop.item", "different", ["n"], 1),
     ]  # fmt: skip
-    # Not a terminal: what is printed may be a log.
+    # Not a terminal: the output may be a log.
     assert all(entry["key"].startswith("#") and "found" not in entry for entry in shown)
     status = said("status")
     assert (status["new"], status["pending"], status["last"]["compared"]) == (2, 0, 3)
@@ -280,7 +278,7 @@ def test_the_command_lists_errors_and_records_decisions_of_the_operator(
     assert [(event["state"], json.loads(event["detail"])["numbers"]) for event in events] == [
         ("ignored", [1]), ("resolved", [2]), ("cleared", [1, 2]),
     ]  # fmt: skip
-    # In a terminal, or where the replication shows values, they are there.
+    # In a terminal, or if the replication shows values, the output contains them.
     watched.run()
     file.write_text("show-row-values = true\n" + replication_toml(watched.lake.replication))
     execute(watched.shop.server, "UPDATE shop.item SET n = 78 WHERE id = 9002")
@@ -292,7 +290,7 @@ def test_the_command_lists_errors_and_records_decisions_of_the_operator(
     assert (shown["key"], shown["expected"]["n"], shown["found"]["n"]) == ('["9002"]', "6", "78")
 
 
-def test_a_source_that_shows_the_checkpoint_is_compared_at_once(
+def test_source_with_snapshot_reads_is_compared_at_once(
     watched: Watched, second_mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A MariaDB without writes instead of a TiDB with `tidb_snapshot`."""
@@ -313,7 +311,7 @@ def test_a_source_that_shows_the_checkpoint_is_compared_at_once(
     assert (error.against, error.kind, error.differing) == ("source", "different", ("n",))
     execute(second_mariadb, "UPDATE shop.item SET n = 6 WHERE id = 9002")
     assert watched.run().settled == 1
-    # Rows that a rule filters out are not the source's.
+    # Rows that a rule filters out do not count as the source's rows.
     assert "filters" in watched.run(filters=[{"schema-pattern": "*", "events": ["delete"], "action": "Ignore"}]).why
 
 
@@ -322,7 +320,7 @@ def _read_without_writes(read: Any, source: Target, ts: int, *, stands_still: bo
     return read(source, ts, stands_still=True)
 
 
-def test_a_fault_of_the_comparison_fails_no_window(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_comparison_fails_no_window(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> object:
         raise KeyError("a type that nobody knows")
 
@@ -345,5 +343,5 @@ def test_many_keys_are_compared_in_ranges_and_each_once(watched: Watched, monkey
     done = watched.run()
     assert (done.compared, done.found, done.errors) == (6, 5, 6)
     assert [entry.times for entry in Ledger(watched.lake.paths).entries()] == [2, 1, 1, 1, 1, 1]
-    # From now on it is compared because of its last change.
+    # From now on the row is compared because of its last change.
     assert Ledger(watched.lake.paths).entries()[0].since == watched.shop.workload.logged[-1].commit_ts - 1

@@ -1,4 +1,4 @@
-"""After a DDL that changed rows by itself its table is compared: differences are reported, and nothing is repaired."""
+"""After a DDL that itself changed rows, its table is compared: differences are reported, and nothing is repaired."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def checked(shop: Shop) -> Checked:
     return Checked(shop.lake, shop.server)
 
 
-def test_an_equal_table_is_reported_and_no_longer_due(checked: Checked) -> None:
+def test_equal_table_is_reported_and_no_longer_due(checked: Checked) -> None:
     checked.note()
     assert read_due_tables(checked.target, checked.windows) == {"shop.item": checked.ts}
     assert checked.check() == [("shop.item", "equal")]
@@ -80,20 +80,20 @@ def test_without_such_a_ddl_nothing_is_written_and_the_target_is_not_asked(check
     assert checked.reported() == []
 
 
-def test_an_old_window_makes_nothing_due(checked: Checked) -> None:
+def test_old_window_makes_no_table_due(checked: Checked) -> None:
     checked.note(passed=True)
     checked.note(target=checked.target.model_copy(update={"verify_after_ddl_rows": 0}))
     assert checked.reported() == []
 
 
-def test_a_table_above_the_size_limit_is_left_to_the_operator(checked: Checked) -> None:
+def test_table_above_the_size_limit_is_left_to_the_operator(checked: Checked) -> None:
     checked.note()
     assert checked.check(verify_after_ddl_rows=3) == [("shop.item", "not-comparable")]
     [table] = json.loads(checked.windows.events(stage=STAGE)[-1]["detail"])["tables"]
     assert "binlake verify --table shop.item" in table["why"]
 
 
-def test_a_table_stays_due_until_the_mirrors_have_caught_up(shop: Shop) -> None:
+def test_table_stays_due_until_the_mirrors_have_caught_up(shop: Shop) -> None:
     checked = Checked(shop.lake, shop.server, mirrored=False)
     checked.note()
     assert checked.check() == []
@@ -101,7 +101,7 @@ def test_a_table_stays_due_until_the_mirrors_have_caught_up(shop: Shop) -> None:
     assert checked.reported() == ["due"]
 
 
-def test_a_table_stays_due_while_a_verify_runs_or_the_target_is_unavailable(checked: Checked) -> None:
+def test_table_stays_due_while_a_verify_runs_or_the_target_is_unavailable(checked: Checked) -> None:
     checked.note()
     with lake_lock(checked.lake.paths, "verify"):
         assert checked.check() == []
@@ -113,7 +113,7 @@ def test_a_table_stays_due_while_a_verify_runs_or_the_target_is_unavailable(chec
     assert read_due_tables(gone.sql_target(), checked.windows) == {"shop.item": checked.ts}
 
 
-def test_a_failed_comparison_fails_no_window(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_comparison_fails_no_window(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> object:
         raise KeyError("a type that nobody knows")
 
@@ -122,7 +122,7 @@ def test_a_failed_comparison_fails_no_window(checked: Checked, monkeypatch: pyte
     assert checked.check() == [("shop.item", "not-comparable")]
 
 
-def test_a_table_that_the_lake_has_in_part_is_reported_as_not_comparable(tmp_path: Any, empty_server: MariaDb) -> None:
+def test_partial_table_is_reported_as_not_comparable(tmp_path: Any, empty_server: MariaDb) -> None:
     work = Workload()
     work.create_database("shop")
     work.create_table("shop", "item", [integer("id"), text("name")], ["id"])

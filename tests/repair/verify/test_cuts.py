@@ -1,4 +1,4 @@
-"""Where chunks end: keys in the order of the server's index, a row in one chunk on both sides, no ambiguous texts."""
+"""Where chunks end: keys in the server's index order, each row in one chunk on both sides, unambiguous texts."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def session(server: MariaDb) -> Iterator[Session]:
     opened.close()
 
 
-def test_chunks_end_where_the_servers_index_has_it(server: MariaDb, session: Session) -> None:
-    # S3-04: a wrong order would count a row here on one side and there on the other
+def test_chunks_end_in_the_order_of_the_servers_index(server: MariaDb, session: Session) -> None:
+    # S3-04: in a wrong order, a row would be counted in different chunks on the two sides
     for name, (column, keys) in KEYS.items():
         definition = table(name, column, col("v"), keys=(primary("k"),))
         execute(server, f"CREATE TABLE d.{name} (k {TYPES[name]} PRIMARY KEY, v INT)")

@@ -1,4 +1,4 @@
-"""Rows of a shard that lacks a column of its target have the column's default there, and verify expects just that."""
+"""Rows of a shard without a column of its target have the column's default there, and verify expects exactly that."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DDL = ["CREATE DATABASE whole COLLATE utf8mb4_bin",
 
 
 class Shards:
-    """Two tables of a source that share one target; `keyless`: without a primary key. `config`: of the replication."""
+    """Two source tables that share one target; `keyless`: without a primary key. `config`: of the replication."""
 
     def __init__(self, root: Path, server: MariaDb, *, keyless: bool = False, **config: Any) -> None:
         self.w, self.server = Workload(), server
@@ -47,7 +47,7 @@ class Shards:
 @pytest.mark.parametrize("keyless", [False, True], ids=["keyed", "keyless"])
 @pytest.mark.parametrize("rewritten", [True, False], ids=["mirror", "changes behind it"])
 @pytest.mark.parametrize("mode", ["", "optimistic"])
-def test_a_column_of_one_shard_has_its_default_in_rows_of_the_other(
+def test_column_of_one_shard_has_its_default_in_rows_of_the_other(
     tmp_path: Path, empty_server: MariaDb, mode: str, rewritten: bool, keyless: bool
 ) -> None:  # R-15
     shards = Shards(tmp_path, empty_server, keyless=keyless, **({"shard-mode": mode} if mode else {}))
@@ -78,7 +78,9 @@ def test_a_column_of_one_shard_has_its_default_in_rows_of_the_other(
     assert len(differences) == (4 if keyless else 2)
 
 
-def test_shards_that_each_lack_a_column_of_the_other(tmp_path: Path, empty_server: MariaDb) -> None:  # R-15 S4-03
+def test_shards_that_each_lack_a_column_of_the_other_are_verified(
+    tmp_path: Path, empty_server: MariaDb
+) -> None:  # R-15 S4-03
     shards = Shards(tmp_path, empty_server, **{"shard-mode": "optimistic"})
     shards.w.add_column("s1", "t_1", integer("a", default="1"))
     shards.w.add_column("s2", "t_2", integer("b", not_null=True, default="2"))

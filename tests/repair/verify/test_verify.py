@@ -1,4 +1,4 @@
-"""Verify reports every planted difference and nothing else, whatever names and values; once fixed all is equal."""
+"""Verify reports every planted difference and nothing else, with any names and values; after the fix all is equal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SMALL = VerifyOptions(chunk_rows=7)
 
 @pytest.mark.soak_on
 def test_equal_rows_are_equal_by_checksum_alone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    # S3-04: every type, hostile names and values, keys by number, text, bytes, without any order, and no key
+    # S3-04: every type, unusual names and values, keys by number, text and bytes, unordered, and no key
     monkeypatch.setattr(SqlTable, "rows", None)
     verified = verify(shop.lake.replication, SMALL)
     assert [text for table in verified.tables for text in table.structure] == []
@@ -46,7 +46,7 @@ def test_equal_rows_are_equal_by_checksum_alone(shop: Shop, monkeypatch: pytest.
 
 @pytest.mark.soak_on
 @pytest.mark.parametrize("seed", [1, 2])
-def test_planted_differences_are_all_found_and_nothing_else(first_shop: Shop, tmp_path: Path, seed: int) -> None:
+def test_all_planted_differences_are_found_and_nothing_else(first_shop: Shop, tmp_path: Path, seed: int) -> None:
     # S3-04, U-18
     shop = first_shop.copy(tmp_path, seed)
     right = shop.shown()
@@ -75,7 +75,7 @@ def test_values_in_another_form_are_equal_by_value(shop: Shop, monkeypatch: pyte
     set_checkpoint(shop.server, shop.lake.land())
     shop.refill()
     execute(shop.server, """UPDATE shop.types SET doc = '{ "a" : 1 }' WHERE id >= 900""")
-    # So that the two forms of a row are in different chunks.
+    # So that the two forms of a row fall into different chunks.
     monkeypatch.setattr(comparing, "READ_ROWS", 3)
     monkeypatch.setattr(comparing, "_PART_ROWS", 1)
     verified = verify(shop.lake.replication, SMALL)
@@ -86,7 +86,7 @@ def test_values_in_another_form_are_equal_by_value(shop: Shop, monkeypatch: pyte
     assert sorted(difference.kind for difference in verified.differences) == ["extra", "missing"]
 
 
-def test_a_killed_verify_continues_where_it_was(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_verify_resumes(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     # U-23
     class Killed(BaseException):
         pass
@@ -110,13 +110,13 @@ def test_a_killed_verify_continues_where_it_was(shop: Shop, monkeypatch: pytest.
     read.clear()
     verified = verify(shop.lake.replication, SMALL)
     assert verified.equal
-    # The last one was not yet recorded when it died.
+    # The last chunk was not yet recorded when the run died.
     assert len(set(behind) & set(read)) <= 1
     whole = [(table.table, number) for table in verified.tables for number in range(table.chunks)]
     assert sorted({*behind, *read}) == sorted(whole)
     assert verified.rows == sum(map(len, shop.workload.rows.values()))
 
-    # It has ended: the next one reads all, and so does one at another checkpoint.
+    # After a complete run, the next one reads everything, and so does a run at another checkpoint.
     read.clear()
     verify(shop.lake.replication, SMALL)
     assert sorted(read) == sorted(whole)
@@ -140,8 +140,8 @@ def test_sampled_runs_read_every_chunk_in_turn(shop: Shop) -> None:
     assert counts == {name: sum(kinds.values()) for name, kinds in planted.items()}
 
 
-def test_the_fix_file_states_its_purpose_and_is_run_once(shop: Shop, tmp_path: Path) -> None:
-    # R-01, R-02, DESIGN 3.9: rows without a key too, however often it is run; a plain client can run it as well
+def test_fix_file_states_its_purpose_and_runs_once(shop: Shop, tmp_path: Path) -> None:
+    # R-01, R-02, DESIGN 3.9: keyless rows too, however often it is run; a plain client can run the file as well
     right = shop.shown()
     shop.spoil(30)
     verified = verify(shop.lake.replication, SMALL)
@@ -175,7 +175,7 @@ def test_the_fix_file_states_its_purpose_and_is_run_once(shop: Shop, tmp_path: P
         FixFile.read(path)
 
 
-def test_a_fix_is_never_applied_at_another_checkpoint(shop: Shop, tmp_path: Path) -> None:
+def test_fix_is_never_applied_at_another_checkpoint(shop: Shop, tmp_path: Path) -> None:
     # R-01
     shop.spoil(10)
     spoilt = shop.shown()
@@ -190,7 +190,7 @@ def test_a_fix_is_never_applied_at_another_checkpoint(shop: Shop, tmp_path: Path
     assert shop.shown() == spoilt
 
 
-def test_a_target_inside_a_window_is_refused_or_waited_for(shop: Shop) -> None:
+def test_target_inside_a_window_is_refused_or_awaited(shop: Shop) -> None:
     # DESIGN 3.8, S3-05
     set_checkpoint(shop.server, shop.ts, consistent=False)
     with pytest.raises(Transient, match="inside a window"):
@@ -205,7 +205,7 @@ def test_a_target_inside_a_window_is_refused_or_waited_for(shop: Shop) -> None:
         timer.join()
 
 
-def test_a_settled_target_is_exclusive(shop: Shop) -> None:
+def test_settled_target_is_exclusive(shop: Shop) -> None:
     # R-02
     with (
         make_settled_target(shop.lake.replication),
@@ -223,7 +223,7 @@ def test_a_settled_target_is_exclusive(shop: Shop) -> None:
         pass
 
 
-def test_the_state_between_two_versions_of_a_mirror_is_the_lakes_too(shop: Shop) -> None:
+def test_state_between_two_mirror_versions_is_read_from_the_lake(shop: Shop) -> None:
     # R-32, R-33: the mirror lags the target, and is later ahead of it
     w = shop.workload
     row = dict(shop.rows("log")[0])
@@ -245,7 +245,7 @@ def test_the_state_between_two_versions_of_a_mirror_is_the_lakes_too(shop: Shop)
     } == {("extra", 1), ("missing", 1)}
 
 
-def test_a_table_with_another_definition_is_named(shop: Shop) -> None:
+def test_table_with_another_definition_is_named(shop: Shop) -> None:
     execute(shop.server, "ALTER TABLE shop.item DROP COLUMN n", "DROP TABLE shop.pair")
     execute(shop.server, "ALTER TABLE shop.log MODIFY line VARCHAR(60)")
     verified = verify(shop.lake.replication, SMALL)
@@ -257,7 +257,7 @@ def test_a_table_with_another_definition_is_named(shop: Shop) -> None:
     assert not verified.equal
 
 
-def test_a_reader_gives_way_to_a_ddl(shop: Shop) -> None:
+def test_reader_gives_way_to_a_ddl(shop: Shop) -> None:
     started = threading.Event()
 
     def alter() -> None:
@@ -280,7 +280,7 @@ def test_a_reader_gives_way_to_a_ddl(shop: Shop) -> None:
     assert not thread.is_alive()
 
 
-def test_the_target_is_compared_with_a_source_that_answers_sql(
+def test_target_is_compared_with_a_source_that_answers_sql(
     first_shop: Shop, second_mariadb: MariaDb, tmp_path: Path
 ) -> None:
     # S3-04
@@ -297,9 +297,7 @@ def test_the_target_is_compared_with_a_source_that_answers_sql(
     assert shop.count_differences(verify(shop.lake.replication, options)) == planted
 
 
-def test_the_commands_report_their_findings_to_programs(
-    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_report_their_findings_in_json(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # R-46
     file, result = tmp_path / "demo.toml", tmp_path / "result.json"
     file.write_text(replication_toml(shop.lake.replication))
