@@ -8,15 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import pytest
 from support.airflow_home import SLOW_PACE
+from support.exact import rounded
+
+from deploy.local.airflow_client import AirflowClient
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 900
+_RUN_S = 300.0
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(LIMIT_S + 60)]
 
@@ -49,29 +56,38 @@ def _list_remaining(folder: Path) -> list[str]:
     return found
 
 
-def test_demo_ends_equal_stays_on_request_and_stops_cleanly(tmp_path: Path) -> None:
-    # S0-01, S0-04, S0-05, S3-05; the demo itself prints every figure.
-    folder = tmp_path / "demo"
+@dataclass(frozen=True)
+class KeptDemo:
+    """A demo that has ended and left its servers running: `printed`, and a client of its Airflow."""
+
+    printed: str
+    airflow: AirflowClient
+
+    def wait_for_end(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """The run, once it has succeeded or failed."""
+        until = time.monotonic() + _RUN_S
+        while (run := self.airflow.run(dag_id, run_id))["state"] not in ("success", "failed"):
+            assert time.monotonic() < until, run
+            time.sleep(0.3)
+        return run
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeptDemo]:
+    """The demo with `KEEP=1`; `make stop` afterwards leaves no process."""
+    folder = tmp_path_factory.mktemp("demo") / "demo"
     # Fewer and larger windows than in `make demo`, but the same compared states.
-    with _demo(folder, "--keep", "--rate", "2000") as demo:
-        told, _ = demo.communicate(timeout=LIMIT_S)
+    with _demo(folder, "--keep", "--rate", "2000") as process:
+        printed, _ = process.communicate(timeout=LIMIT_S)
     try:
-        assert demo.returncode == 0, told
-        windows = re.findall(r"window \d+ \(\d+, \d+\]", told)
-        states = re.findall(r"target at \d+ \(\w+\): 20 tables, 20000 rows: equal", told)
-        inside = re.findall(r"lake as of \d+ .* inside the window .*: 20 tables, 20000 rows: equal", told)
-        tables = re.findall(r"^ +bank\.acct_\d\d +1,000 rows  equal$", told, re.MULTILINE)
-        assert len(windows) >= 4
-        assert (len(states), len(inside), len(tables)) == (4, 2, 20)
-        assert "differs" not in told
-        assert '"consistent": true, "commitTS": 470614453366816768' in told
-        assert re.search(r"binlake audit row bank\.acct_00 0: \d+ changes", told)
-        page = re.search(r"left running: (http://127\.0\.0\.1:\d+)", told)
-        login = re.search(r"login (\w+) / (\w+)", told)
+        assert process.returncode == 0, printed
+        page = re.search(r"left running: (http://127\.0\.0\.1:\d+)", printed)
+        login = re.search(r"login (\w+) / (\w+)", printed)
         assert page
         assert login
-        account = {"username": login[1], "password": login[2]}
-        assert httpx.post(f"{page[1]}/auth/token", json=account, timeout=120).status_code == httpx.codes.CREATED
+        client = AirflowClient(page[1], login[1], login[2])
+        yield KeptDemo(printed, client)
+        client.close()
     finally:
         stopped = subprocess.run(
             [sys.executable, "-m", "deploy.local.stop", str(folder)],
@@ -83,6 +99,44 @@ def test_demo_ends_equal_stays_on_request_and_stops_cleanly(tmp_path: Path) -> N
     assert stopped.returncode == 0, stopped.stderr
     assert "airflow-scheduler" in stopped.stdout
     assert _list_remaining(folder) == []
+
+
+def test_every_state_of_the_demo_is_equal(demo: KeptDemo) -> None:
+    # S0-01, S0-04, S0-05, S3-05; the demo itself prints every figure.
+    windows = re.findall(r"window \d+ \(\d+, \d+\]", demo.printed)
+    states = re.findall(r"target at \d+ \(\w+\): 20 tables, 20000 rows: equal", demo.printed)
+    inside = re.findall(r"lake as of \d+ .* inside the window .*: 20 tables, 20000 rows: equal", demo.printed)
+    tables = re.findall(r"^ +bank\.acct_\d\d +1,000 rows  equal$", demo.printed, re.MULTILINE)
+    assert len(windows) >= 4
+    assert (len(states), len(inside), len(tables)) == (4, 2, 20)
+    assert "differs" not in demo.printed
+    assert '"consistent": true, "commitTS": 470614453366816768' in demo.printed
+    assert re.search(r"binlake audit row bank\.acct_00 0: \d+ changes", demo.printed)
+
+
+def test_runs_are_triggered_with_a_login_and_valid_bounds_only(demo: KeptDemo) -> None:  # C-04 R-46
+    url, body = "/api/v2/dags/demo/dagRuns", {"logical_date": None, "conf": {}}
+    assert httpx.post(f"{demo.airflow.http.base_url}{url}", json=body, timeout=120).status_code == 401
+    before = len(demo.airflow.runs("demo"))
+    for wrong in (470583292723200001, "yesterday", "470583292723200001 ", -1):
+        assert demo.airflow.ask("POST", url, {**body, "conf": {"stop_ts": wrong}}).status_code == 400
+    assert len(demo.airflow.runs("demo")) == before
+
+
+def test_audit_answers_in_a_run_of_its_dag(demo: KeptDemo) -> None:  # C-07 R-46
+    demo.airflow.set_paused("demo.audit", False)
+    run_id = demo.airflow.trigger("demo.audit", {"what": "row", "table": "bank.acct_00", "key": ["0"]})
+    run = demo.wait_for_end("demo.audit", run_id)
+    assert (run["state"], run["note"]) == ("success", 'row bank.acct_00 ["0"]: 80 changes')
+    assert len(demo.airflow.xcom("demo.audit", run_id, "audit")["changes"]) == 80
+
+
+def test_browsers_round_no_number_of_a_run(demo: KeptDemo) -> None:  # R-46
+    run_id = demo.airflow.runs("demo")[0]["dag_run_id"]
+    entries = demo.airflow.get(f"/api/v2/dags/demo/dagRuns/{run_id}/taskInstances/~/xcomEntries")["xcom_entries"]
+    values = [demo.airflow.xcom("demo", run_id, entry["task_id"], entry["key"]) for entry in entries]
+    assert values
+    assert rounded(values) == []
 
 
 @pytest.mark.soak

@@ -324,7 +324,7 @@ LONG = {
 
 
 def names_for(protocol: str, least: int) -> list[Any]:
-    """Names of a share of the captures, at least `least`; those that are long for this protocol are left to `make soak`."""
+    """Names of this run's share of the captures; captures that are long for this protocol are left to `make soak`."""
     long = LONG[protocol]
     later = [pytest.param(name, marks=pytest.mark.soak) for name in COUNTS if name in long]
     return [*spread([name for name in COUNTS if name not in long], least), *later]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.selection import is_costly_as_a_whole
-from support.sharing import ALONE, TOGETHER, scope_of
+from support.sharing import TOGETHER, scope_of
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,12 +59,11 @@ def test_file_is_skipped_if_all_of_it_needs_a_server(tmp_path: Path, source: str
 
 def test_files_that_share_an_expensive_resource_run_in_one_process() -> None:
     assert scope_of("tests/dags/test_sync_dag.py::test_one[a::b]") == scope_of("tests/plugins/test_pages.py::test_two")
-    assert scope_of("tests/e2e/test_e2e_airflow.py::test_one") != scope_of("tests/e2e/test_e2e_window.py::test_two")
     assert scope_of("tests/spark_jobs/test_feed_states.py::test_one") != scope_of(
         "tests/spark_jobs/test_mirror.py::two"
     )
     assert scope_of("tests/rules/test_routes.py::test_one") == "tests/rules/test_routes.py"
-    names = [begin.partition("::") for begin in (*TOGETHER, *ALONE)]
+    names = [begin.partition("::") for begin in TOGETHER]
     assert [path for path, _, name in names if not (ROOT / path).exists() or name not in _text_of(ROOT / path)] == []
     of_landing = (
         "tests/e2e/test_e2e_landing.py::test_window_ends_at_its_size_limit_and_the_next_continues_after_it[0-9]"

@@ -25,21 +25,16 @@ TOGETHER = {
     "tests/dags/": "airflow",
     "tests/plugins/": "airflow",
     "tests/repair/backfill/test_one_transaction.py": "airflow",
-    # Of the whole set only these ask Spark; the others start no JVM (tests/e2e/conftest.py).
-    "tests/e2e/test_e2e_captures.py": "spark",
+    # Only this end-to-end test uses Spark; the others start no JVM (tests/e2e/conftest.py).
     "tests/e2e/test_e2e_landing.py::test_window_ends_at_its_size_limit_and_the_next_continues_after_it": "spark",
     "tests/e2e/": "e2e",
 }
-# Programs of their own do the work; in the way of its room, each would make that the last to end.
-ALONE = ("tests/e2e/test_e2e_airflow.py",)
 
 
 def scope_of(nodeid: str) -> str:
     """What runs in one process with this test: its file, or all that share what the file needs."""
-    path = nodeid.partition("::")[0]
-    if path in ALONE:
-        return path
-    return next((scope for begin, scope in TOGETHER.items() if nodeid.startswith(begin)), path)
+    own = nodeid.partition("::")[0]
+    return next((scope for begin, scope in TOGETHER.items() if nodeid.startswith(begin)), own)
 
 
 def longest_first(items: list[pytest.Item]) -> None:
