@@ -54,7 +54,7 @@ class SourceNames:
 
 
 class JobWriter:
-    """`state`: the schema after the jobs so far; `owners`: (source, database there) by folded name of the database."""
+    """`state`: the schema after the jobs so far; `owners`: (source, name at the source) by folded database name."""
 
     def __init__(self, jobs: Iterable[Json]) -> None:
         ordered = sorted(jobs, key=lambda job: int(job["id"]))

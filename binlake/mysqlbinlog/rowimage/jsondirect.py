@@ -1,6 +1,6 @@
 """Converts MySQL's binary JSON to TiDB's directly: strings, doubles and literals are the same bytes in both.
 
-The result equals writing the value of `jsonbinary.json_value`, which remains the reference and knows the rarer types.
+The result equals writing the value of `jsonbinary.json_value`, which is the reference and knows the rarer types too.
 """
 
 from __future__ import annotations
