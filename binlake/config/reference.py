@@ -1,4 +1,4 @@
-"""The configuration reference in Markdown, made from the model so that it cannot go stale."""
+"""The configuration reference in Markdown, generated from the model so that it is always up to date."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
 
 def _inner_model(annotation: Any) -> type[BaseModel] | None:
     options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    # `tuple[X, ...]` looks like a class of its own.
+    # `isinstance(..., type)` is also true of `tuple[X, ...]`.
     plain = (o for o in options if get_origin(o) is None and isinstance(o, type))
     return next((o for o in plain if issubclass(o, BaseModel)), None)
 
@@ -75,6 +75,6 @@ def _default(value: object) -> str:
     if isinstance(value, tuple):
         return f"`{','.join(value)}`" if value else "none"
     if isinstance(value, str):
-        # As TOML spells a line end.
+        # Write line ends as TOML does.
         value = value.replace("\r", "\\r").replace("\n", "\\n")
     return "`true`" if value is True else "`false`" if value is False else f"`{value}`" if value != "" else "empty"

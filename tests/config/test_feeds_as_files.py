@@ -71,7 +71,7 @@ def test_two_of_one_name_are_an_error_that_names_both_places(file: Path) -> None
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('name = "other"\nsink-uri = "kafka://h/t?protocol=avro"', "is not the feed.s name"),
+        ('name = "other"\nsink-uri = "kafka://h/t?protocol=avro"', "does not have the feed.s name"),
         ('name = "x"\nsink-url = "kafka://h/t?protocol=avro"', "unknown key `sink-url`"),
         ('name = "x"\nsink-uri = "kafka://h/t?protocol=nonsense"', "protocol=nonsense.*avro"),
         ('name = "x"\nsink-uri = "kafka://h/t?protocol=avro"\nstart-ts = "77"', "feed.start-ts"),
