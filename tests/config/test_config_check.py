@@ -53,7 +53,7 @@ def merge(change: dict[str, Any]) -> dict[str, Any]:
         ({"ddl-replacement": [{"commit-ts": "77", "sql": "DROP TABLE t"}]}, "ddl-replacement.commit-ts"),
         ({"ddl-injection": [{"commit-ts": "77", "sql": "DROP TABLE t", "db": "d"}]}, "ddl-injection.commit-ts"),
         ({"source": {"pd-urls": ""}}, "pd-urls`: no address is given"),
-        ({"source": {"pd-urls": "not a url"}}, "`source.pd-urls`: an address is not a URL"),
+        ({"source": {"pd-urls": "not a url"}}, "`source.pd-urls`: an address must be http"),
         ({"source": {"pd-urls": "http://pd:99999"}}, "`source.pd-urls`"),
         ({"source": {"pd-urls": "ftp://pd:2379"}}, "`source.pd-urls`"),
         ({"source": {"status-url": ""}}, "`source.status-url`"),
