@@ -10,10 +10,8 @@ from binlake.rpc.frames import Code, StreamFault
 from binlake.rpc.limits import Limits
 from binlake.rpc.status import RpcError, Status
 
-_PREFIX_BYTES, _unpack_prefix = (
-    messages.PREFIX_BYTES,
-    messages.PREFIX.unpack_from,
-)  # local names, since each call needs them
+# Local names, since each call needs them.
+_PREFIX_BYTES, _unpack_prefix = messages.PREFIX_BYTES, messages.PREFIX.unpack_from
 _MANY_PARTS = 512
 _SMALL_PART = 4096  # bytes: smaller parts are joined, as their objects exceed their content
 
