@@ -256,17 +256,17 @@ def _client(address: StoreAddress) -> Any:
 
     access = address.access
     if address.scheme == "s3":
-        return fs.S3FileSystem(**_given(access, {
+        return fs.S3FileSystem(**_translate_access(access, {
             "access-key": "access_key", "secret-access-key": "secret_key", "session-token": "session_token",
             "region": "region", "endpoint": "endpoint_override",
         }))  # fmt: skip
     if address.scheme in ("gs", "gcs"):
-        return fs.GcsFileSystem(**_given(access, {"endpoint": "endpoint_override"}))
-    return fs.AzureFileSystem(**_given(access, {
+        return fs.GcsFileSystem(**_translate_access(access, {"endpoint": "endpoint_override"}))
+    return fs.AzureFileSystem(**_translate_access(access, {
         "account-name": "account_name", "account-key": "account_key", "sas-token": "sas_token",
         "endpoint": "blob_storage_authority",
     }))  # fmt: skip
 
 
-def _given(access: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+def _translate_access(access: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     return {name: access[word] for word, name in names.items() if word in access}

@@ -21,9 +21,9 @@ def start_of(pid: int) -> int | None:
         return None
     fields = stat.rpartition(")")[2].split()
     # A zombie has ended.
-    return None if fields[_STATE] in "ZX" else int(f"{fields[_STARTTIME]}{_boot():010d}")
+    return None if fields[_STATE] in "ZX" else int(f"{fields[_STARTTIME]}{_read_boot_id():010d}")
 
 
 @functools.cache
-def _boot() -> int:
+def _read_boot_id() -> int:
     return zlib.crc32((_PROC / "sys/kernel/random/boot_id").read_bytes())

@@ -172,17 +172,17 @@ def _hash_texts(array: pa.Array) -> Uints:
 def _hash_words(data: bytes, at: Ints, sizes: Ints) -> Uints:
     """Hash sizes and bytes of values that begin `at`, eight bytes at a time; of long values only the first eight."""
     words: NDArray[Any] = np.ndarray(len(data) - 7, "<u8", data, strides=(1,))
-    hashes = _stir((sizes.view(np.uint64) * _STEP + _TEXT) ^ (words[at] & _LEFT[np.minimum(sizes, 8)]))
+    hashes = _mix_step((sizes.view(np.uint64) * _STEP + _TEXT) ^ (words[at] & _LEFT[np.minimum(sizes, 8)]))
     which = np.flatnonzero((sizes > 8) & (sizes <= _LONG))
     at, left = at[which] + 8, sizes[which] - 8
     while which.size:
-        hashes[which] = _stir(hashes[which] ^ (words[at] & _LEFT[np.minimum(left, 8)]))
+        hashes[which] = _mix_step(hashes[which] ^ (words[at] & _LEFT[np.minimum(left, 8)]))
         more = np.flatnonzero(left > 8)
         which, at, left = which[more], at[more] + 8, left[more] - 8
     return hashes
 
 
-def _stir(hashes: Uints) -> Uints:
+def _mix_step(hashes: Uints) -> Uints:
     """One step of the hash, a bijection: different values give different results."""
     hashes = hashes * _FIRST
     hashes ^= hashes >> _HALF

@@ -107,7 +107,8 @@ class Source(Section):
         "refuse",
         description="TiDB logs changes twice while REORGANIZE PARTITION runs. In tables without a key the duplicates"
         " cannot be identified: `refuse` = merge stops; `once` = each pair counts as one change, with one alert per"
-        " window and table. Compare the table afterwards (`binlake verify --fix`): the source may have such rows",
+        " window and table. Compare the table afterwards (`binlake verify --fix`): the source may have such rows"
+        " twice",
     )
     timeout_s: float = Field(10.0, gt=0, description="timeout of a call to PD, a pump or the status port, in seconds")
     security: Security = Field(Security())
@@ -142,8 +143,9 @@ class Window(Section):
         None,
         ge=0,
         description="limit for the bytes of binlogs in a window (at least one transaction); land ends the window"
-        " there, and the next window gets the rest. Absent = 67108864 if one task runs all stages of many windows"
-        " (layout `fused`, `binlake window run`), no limit if each run processes one window (`stages`). 0 = no limit",
+        " there, and the next window gets the rest. Absent: 67108864 if one task runs all stages of many windows"
+        " (layout `fused`, `binlake window run`), else no limit (`stages`: each run processes one window). 0: only"
+        " max-seconds is a limit",
     )
     driver_bytes: int = Field(
         64 << 20,

@@ -127,7 +127,7 @@ class Call(Stream):
                     )
                 )
             )
-            self._over()
+            self._finish()
             return
         self.send(self.frame(message))
         self.finish_ok()
@@ -154,7 +154,7 @@ class Call(Stream):
         if not self.started:
             self.send(b"")
         self.connection.send(self, b"", _END_HEAD + self.id.to_bytes(4, "big") + _GOOD_END)
-        self._over()
+        self._finish()
 
     def fail(self, status: Status, text: str) -> None:
         """End with `status`; messages sent before are still delivered."""
@@ -204,7 +204,7 @@ class Call(Stream):
         """Free the memory of the unfinished request, for which others wait."""
         self.connection.drop_unfinished(self)
 
-    def _over(self) -> None:
+    def _finish(self) -> None:
         self._notify()
         self._settle()
 

@@ -1,4 +1,4 @@
-"""Channel: gRPC calls from plain threads, without an event loop and without a thread of its own.
+"""Channel: gRPC calls from plain threads, without an event loop or a thread of its own.
 
 A thread that waits for an answer reads the socket for all calls of the channel; when it has its answer, another waiting
 thread takes over. So a single caller needs no switch between threads, many callers share one connection, and an unused
@@ -161,7 +161,7 @@ class MessageStream:
         exchange, link = self._exchange, self._link
         while True:
             # A part of a message counts as activity: a large message may take long.
-            until, idle = self._patience()
+            until, idle = self._next_limit()
             if batch := self._take():
                 yield batch
             elif exchange.done and not exchange.parts:
@@ -172,7 +172,7 @@ class MessageStream:
                 text = f"nothing was received for {self._idle_timeout_s:g} s" if idle else "the stream took too long"
                 link.cancel(exchange, RpcError(Status.DEADLINE_EXCEEDED, text))
 
-    def _patience(self) -> tuple[float | None, bool]:
+    def _next_limit(self) -> tuple[float | None, bool]:
         """How long to wait for the next byte, and whether that limit is the idle timeout."""
         if self._idle_timeout_s is None:
             return self._until, False

@@ -17,7 +17,7 @@ from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 from binlake.rpc.headers import Field, HeaderDecoder
 from binlake.rpc.limits import Limits, Pace
 
-_FORGIVEN = 1000  # number of streams ended by us on which late frames are allowed
+_MAX_ENDED_STREAMS = 1000  # number of streams ended by us on which late frames are allowed
 _CACHED_BYTES = 64 << 10  # cached header blocks and parsed forms; a block above a sixteenth is not cached
 _CACHED_OVERHEAD = 1 << 10  # bytes of the Python objects
 _OWN_DEPENDENCY = "a stream cannot depend on itself"
@@ -40,7 +40,7 @@ class Connection(Sender):
         self._block: list[bytes] | None = None
         self._block_head = (0, 0, False)
         self._block_bytes = 0
-        self._forgiven: OrderedDict[int, None] = OrderedDict()
+        self._ended_streams: OrderedDict[int, None] = OrderedDict()
         self._control = Pace(limits.control_frames_per_s)
         self._heard_settings = False
         self._handlers: tuple[Callable[[int, int, bytes], None], ...] = (
@@ -101,9 +101,9 @@ class Connection(Sender):
     def reset(self, stream_id: int, code: Code) -> None:
         """Reset a stream from our side."""
         self._write(frames.rst_stream(stream_id, code))
-        self._forgiven[stream_id] = None
-        if len(self._forgiven) > _FORGIVEN:
-            self._forgiven.popitem(last=False)
+        self._ended_streams[stream_id] = None
+        if len(self._ended_streams) > _MAX_ENDED_STREAMS:
+            self._ended_streams.popitem(last=False)
         stream = self.streams.get(stream_id)
         if stream is not None:
             self.drop(stream)
@@ -193,7 +193,7 @@ class Connection(Sender):
         if self._idle(stream_id):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on an idle stream")
         self._count_control()
-        if stream_id not in self._forgiven:
+        if stream_id not in self._ended_streams:
             raise StreamFault(stream_id, Code.STREAM_CLOSED, "DATA on a closed stream")
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:

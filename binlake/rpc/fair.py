@@ -32,11 +32,11 @@ class FairQueue(Generic[Item]):
         """Add an item; returns the item that is dropped for it, which may be the item itself."""
         loser = None
         if sum(map(len, self._lines.values())) >= self._limit:
-            line = self._longest(address)
+            line = self._find_longest(address)
             if line == (address, kind) or line is None:
                 return item
             loser = self._lines[line].pop()
-            self._tidy(line)
+            self._remove_if_empty(line)
         self._lines.setdefault((address, kind), deque()).append(item)
         return loser
 
@@ -50,7 +50,7 @@ class FairQueue(Generic[Item]):
             return item
         return None
 
-    def _longest(self, newcomer: str) -> tuple[str, str] | None:
+    def _find_longest(self, newcomer: str) -> tuple[str, str] | None:
         """The longest line of the address with most items; None if that is the newcomer and its lines have one each."""
         counts: Counter[str] = Counter()
         for (address, _), waiting in self._lines.items():
@@ -64,6 +64,6 @@ class FairQueue(Generic[Item]):
         )
         return None if greatest == newcomer and len(self._lines[line]) == 1 else line
 
-    def _tidy(self, line: tuple[str, str]) -> None:
+    def _remove_if_empty(self, line: tuple[str, str]) -> None:
         if not self._lines[line]:
             del self._lines[line]

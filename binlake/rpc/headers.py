@@ -21,8 +21,8 @@ _STATIC: tuple[Field, ...] = tuple((bytes(name), bytes(value)) for name, value i
 _STATIC_COUNT = len(_STATIC)
 _OVERHEAD = 32  # size of an entry in addition to its bytes (RFC 7541 4.1)
 _MAX_INTEGER_BYTES = 6
-_KEPT_STRINGS = 128  # per connection, of which there may be thousands
-_KEPT_BYTES = 32  # in packed form
+_CACHED_STRINGS = 128  # per connection, of which there may be thousands
+_CACHED_BYTES = 32  # in packed form
 
 
 def encode(fields: Iterable[Field]) -> bytes:
@@ -120,9 +120,9 @@ class HeaderDecoder:
         known = self._strings.get(text)
         if known is None:
             known = bytes(decode_huffman(text))
-            if len(self._strings) >= _KEPT_STRINGS:
+            if len(self._strings) >= _CACHED_STRINGS:
                 self._strings.clear()
-            if len(text) <= _KEPT_BYTES:
+            if len(text) <= _CACHED_BYTES:
                 self._strings[text] = known
         return known
 

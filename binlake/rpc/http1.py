@@ -131,13 +131,13 @@ class Http1Connection(asyncio.Protocol):
             raise h11.RemoteProtocolError("too many unfinished requests", 503)
 
     def _ask(self) -> None:
-        asked = self._request
-        assert asked is not None
+        head = self._request
+        assert head is not None
         assert self._transport is not None
         self._answering = True
         self._transport.pause_reading()
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in asked.headers}
-        target, method = asked.target.decode("latin-1"), asked.method.decode("latin-1")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+        target, method = head.target.decode("latin-1"), head.method.decode("latin-1")
         body = b"".join(self._body)
         request = http_request(method, target, headers, body, certified=has_certificate(self._transport))
         self._host.http(request, self._answer, self.address)

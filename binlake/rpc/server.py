@@ -36,8 +36,8 @@ log = SparingLog()
 
 _TICK_S = 0.05
 _BACKLOG = 1024
-_OWN_FILES = 1000  # of the process, for data, index and its own clients
-_FEWEST_PLACES = 100
+_RESERVED_FILES = 1000  # of the process, for data, index and its own clients
+_MIN_CONNECTIONS = 100
 
 
 _LIMITS = Limits()
@@ -189,7 +189,7 @@ class RpcServer:
         self._peers.tick(self.clock())
         self._loop.call_later(_TICK_S, self._tick)
 
-    # what connections need
+    # methods for connections
 
     def add_silent(self, detector: _ProtocolDetector) -> None:
         """Add a connection that has sent nothing yet."""
@@ -290,7 +290,7 @@ class _ProtocolDetector(asyncio.Protocol):
 def _connection_limit(limits: Limits) -> int:
     # A process without free file handles cannot even refuse new connections.
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return min(limits.connections, max(_FEWEST_PLACES, files - _OWN_FILES))
+    return min(limits.connections, max(_MIN_CONNECTIONS, files - _RESERVED_FILES))
 
 
 def _tune(bound: socket.socket | None) -> None:

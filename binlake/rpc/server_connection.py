@@ -22,8 +22,8 @@ from binlake.rpc.status import RpcError, Status
 log = SparingLog()
 
 _DRAIN_PING = b"drained?"
-_UNPACKED_HERE = 4 << 10  # bytes: a thread unpacks longer gzip messages, so that the loop continues
-_YOUNG_S = 0.25  # a call cancelled later is not a rapid reset: its deadline may have passed
+_MAX_UNPACKED_ON_LOOP = 4 << 10  # bytes: a thread unpacks longer gzip messages, so that the loop continues
+_RAPID_RESET_S = 0.25  # a call cancelled later is not a rapid reset: its deadline may have passed
 
 
 class ServerConnection(ServerOutput, asyncio.Protocol):
@@ -103,9 +103,9 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             self.close()
         self.waiting_calls = 0
         for stream in list(self.streams.values()):
-            self._look_at(cast(Call, stream), now)
+            self._check_timeouts(cast(Call, stream), now)
 
-    def _look_at(self, call: Call, now: float) -> None:
+    def _check_timeouts(self, call: Call, now: float) -> None:
         limits = self.limits
         if not call.remote_closed or call.answered:
             self.waiting_calls += 1
@@ -157,7 +157,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         self._open_call(stream_id, parsed, end)
 
     def _late_headers(self, stream_id: int, block: bytes) -> None:
-        if stream_id not in self._forgiven:
+        if stream_id not in self._ended_streams:
             code = Code.STREAM_CLOSED if stream_id & 1 else Code.PROTOCOL_ERROR
             raise ConnectionFault(code, "HEADERS on a closed stream or one a client cannot open")
         self._decoder.decode(block)
@@ -260,7 +260,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
                 return lambda: call.fail(status, text)
             return lambda: self._handle_unpacked(call, message)
 
-        if len(packed) > _UNPACKED_HERE:
+        if len(packed) > _MAX_UNPACKED_ON_LOOP:
             self._host.work(unpacked)
         else:
             unpacked()()
@@ -308,7 +308,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         del code
         call = cast(Call, stream)
         call.abandon()
-        young = by_peer and self._host.clock() - call.begun < _YOUNG_S
+        young = by_peer and self._host.clock() - call.begun < _RAPID_RESET_S
         if young and self._resets.used_up() and self._resets.exceeded(self._host.clock()):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many calls were given up")
         if self._draining:

@@ -74,9 +74,9 @@ class ServerOutput(Connection):
         if self._short and not self._paused:
             # A transport that accepted everything has not paused us, so it will not call resume_writing.
             self._short = False
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._continue_output)
 
-    def _go_on(self) -> None:
+    def _continue_output(self) -> None:
         if not self.closed and not self._paused:
             self.resume()
 

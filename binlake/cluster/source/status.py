@@ -65,7 +65,7 @@ def read_status(body: str, start_ts: int) -> Status:
         writes = [write for write in info.get("writes") or [] if int(write.get("start_ts", 0)) == start_ts]
         if writes:
             return _status_of_write(writes[0])
-        if any(_notes_rollback(write, start_ts) for write in info.get("writes") or []):
+        if any(_has_rollback_flag(write, start_ts) for write in info.get("writes") or []):
             return RolledBack()
         lock = info.get("lock") or {}
         if int(lock.get("start_ts", 0)) == start_ts:
@@ -82,7 +82,7 @@ def _status_of_write(write: Mapping[str, Any]) -> Status:
     return Committed(commit_ts) if commit_ts > 0 else Unknown("a write record without commit_ts")
 
 
-def _notes_rollback(write: Mapping[str, Any], start_ts: int) -> bool:
+def _has_rollback_flag(write: Mapping[str, Any], start_ts: int) -> bool:
     # A rollback record that would collide with another transaction's commit record is stored as a flag in that record.
     return int(write.get("commit_ts", 0)) == start_ts and bool(write.get("has_overlapped_rollback"))
 

@@ -39,9 +39,9 @@ _TO: Mapping[str, Note] = {
     "kafka-version": ("none", "the client negotiates the version with the brokers"),
     "kafka-max-messages": ("none", "the client batches messages"),
 }
-_OF_TARGETS = ("host", "port", "user", "password", "encrypted_password", "merge", "sync-mode", "checkpoint")
-_OF_FILES = ("dir", "retention-time", "compression")
-_TO_KEYS = (*_TO, *_OF_TARGETS, *_OF_FILES, "kafka-addrs", "kafka-max-message-size", "kafka-client-id", "topic-name")
+_TARGET_KEYS = ("host", "port", "user", "password", "encrypted_password", "merge", "sync-mode", "checkpoint")
+_FILE_KEYS = ("dir", "retention-time", "compression")
+_TO_KEYS = (*_TO, *_TARGET_KEYS, *_FILE_KEYS, "kafka-addrs", "kafka-max-message-size", "kafka-client-id", "topic-name")
 _LISTS = ("ignore-schemas", "ignore-table", "replicate-do-db", "replicate-do-table", "ignore-txn-commit-ts")
 _SYNCER_KEYS = (*_SYNCER, *_LISTS, "txn-batch", "worker-count", "db-type", "sync-ddl", "safe-mode", "enable-dispatch",
                 "disable-dispatch", "loopback-control", "channel-id", "case-sensitive", "table-migrate-rule",
@@ -135,7 +135,7 @@ def _take_downstream(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
     to = keys["to"].table(_TO_KEYS) if "to" in keys else {}
     say_notes(outcome, to, _TO)
     if kind not in ("file", "pb"):
-        _say_unread(outcome, to, _OF_FILES)
+        _say_unread(outcome, to, _FILE_KEYS)
     if kind in ("mysql", "tidb"):
         outcome.replication["target"] = {"db-type": kind}
         if "db-type" in keys:
@@ -240,7 +240,7 @@ def _say_feed(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entr
     for name in ("txn-batch", "worker-count", "safe-mode", "enable-dispatch", "disable-dispatch"):
         if name in keys:
             outcome.say(keys[name], "none", "a feed sends whole transactions")
-    _say_unread(outcome, to, _OF_TARGETS)
+    _say_unread(outcome, to, _TARGET_KEYS)
 
 
 def _say_unread(outcome: Outcome, to: Mapping[str, Entry], names: Iterable[str]) -> None:

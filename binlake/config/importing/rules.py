@@ -39,20 +39,25 @@ class Instance:
 
 def take_rules(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
     """Put the rules of the task into the replication. Raises ConfigError."""
-    _take_tables(outcome, _sets(task, "block-allow-list") | _sets(task, "black-white-list"), instances)
-    _take_each(outcome, "filters", _sets(task, "filters"), instances, "filter-rules", _event_rule)
+    _take_tables(outcome, _read_sets(task, "block-allow-list") | _read_sets(task, "black-white-list"), instances)
+    _take_each(outcome, "filters", _read_sets(task, "filters"), instances, "filter-rules", _event_rule)
     rules = [_event_rule(entry, instance.scope) for instance in instances for entry in instance.filters]
     if rules:
         _add_rules(outcome, "filters", rules)
-    _take_each(outcome, "routes", _sets(task, "routes"), instances, "route-rules", _route)
+    _take_each(outcome, "routes", _read_sets(task, "routes"), instances, "route-rules", _route)
     _take_each(
-        outcome, "expression-filter", _sets(task, "expression-filter"), instances, "expression-filters", _expression
+        outcome,
+        "expression-filter",
+        _read_sets(task, "expression-filter"),
+        instances,
+        "expression-filters",
+        _expression,
     )
     if any(instance.scope.prefix for instance in instances):
         _add_route_to_source_names(outcome, instances)
 
 
-def _sets(task: Mapping[str, Entry], key: str) -> dict[str, Entry]:
+def _read_sets(task: Mapping[str, Entry], key: str) -> dict[str, Entry]:
     return dict(task[key].named()) if key in task else {}
 
 
@@ -162,7 +167,7 @@ def _take_tables(outcome: Outcome, sets: Mapping[str, Entry], instances: Sequenc
 
 def lists_of(task: Mapping[str, Entry], instance: Instance) -> Entry | None:
     """The table lists that an instance names; None if it names none. Raises ConfigError."""
-    return _lists_of(_sets(task, "block-allow-list") | _sets(task, "black-white-list"), instance)
+    return _lists_of(_read_sets(task, "block-allow-list") | _read_sets(task, "black-white-list"), instance)
 
 
 def _lists_of(sets: Mapping[str, Entry], instance: Instance) -> Entry | None:
@@ -180,7 +185,7 @@ def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[
         left_out = _read_list(keys.get(ignore), instance.scope, kind)
         if anyone_does and not wanted:
             ignored = keys[ignore].items() if ignore in keys else ()
-            wanted = [instance.scope.all_but(ignored)] if kind == "dbs" else _tables_but(ignored, instance.scope)
+            wanted = [instance.scope.all_but(ignored)] if kind == "dbs" else _make_do_tables(ignored, instance.scope)
             left_out = []
         for name, values in ((do, wanted), (ignore, left_out)):
             if values:
@@ -188,7 +193,7 @@ def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[
                 present += [value for value in values if value not in present]
 
 
-def _tables_but(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
+def _make_do_tables(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
     """A do-list of all tables except those in `ignored`."""
     by_db: dict[str, list[Entry]] = {}
     dbs = []

@@ -88,7 +88,7 @@ def take_validator(outcome: Outcome, entry: Entry) -> None:
         outcome.say(keys["mode"], "differs", 'validation.mode = "full": values are compared too, not only which rows'
                     " exist")  # fmt: skip
     if "max-pending-row-count" in keys:
-        _take_most_pending(outcome, keys["max-pending-row-count"])
+        _take_max_pending(outcome, keys["max-pending-row-count"])
     say_notes(outcome, keys, notes.VALIDATORS)
 
 
@@ -102,7 +102,7 @@ def take_validated_sources(outcome: Outcome) -> None:
         ])  # fmt: skip
 
 
-def _take_most_pending(outcome: Outcome, entry: Entry) -> None:
+def _take_max_pending(outcome: Outcome, entry: Entry) -> None:
     if entry.number() >= _UNBOUNDED:
         outcome.say(entry, "differs", "this value is no limit in DM; validation.max-pending-rows has its default")
     else:

@@ -209,7 +209,7 @@ class JobWriter:
 
 
 def _conversion_settings(flavor: Flavor, session: Session) -> Json:
-    """Besides the zone, what determines the values to which a statement of `session` converts (`SourceSession`)."""
+    """The settings of `session`, besides the zone, on which converted values depend (`SourceSession`)."""
     seconds = (session.timestamp_us or 0) / 1_000_000
     moment = f"{seconds:.6f}" if seconds else ""
     return {"family": flavor.value, "sql_mode": session.sql_mode or 0, "moment": moment}

@@ -99,4 +99,4 @@ def test_certificate_with_a_plain_pd_address_is_refused(tmp_path: Path, pd: Plac
     for command in (("pump", "--data-dir", str(tmp_path / "data"), "--pd-urls", pd.url), ("pumps", "-pd-urls", pd.url)):
         refused = binlake(*command, *files)
         assert refused.returncode == 1
-        assert "error: TLS is configured, but PD would be called without it" in refused.stderr
+        assert "error: TLS is configured, but an address of PD is http://" in refused.stderr
