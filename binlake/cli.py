@@ -27,26 +27,26 @@ class Command(Protocol):
         """Declare the command's arguments."""
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it; the exit status. Raises BinlakeError for everything a person must read."""
+        """Run the command; returns the exit status. Raises BinlakeError for everything that the user must read."""
 
 
 def main() -> NoReturn:
-    """The process `binlake`: run and leave with the command's status."""
+    """The process `binlake`: run the command and exit with its status."""
     collect_rarely()
     import_lightly()
     status = run(sys.argv[1:])
     sys.stderr.flush()
-    # Thread pools of native libraries (Arrow, delta-rs) now and then abort while the interpreter is taken down: all
-    # that must be ended has been ended, so the process leaves without that.
+    # Thread pools of native libraries (Arrow, delta-rs) sometimes abort while the interpreter shuts down. Everything
+    # that must be closed is closed by now, so the process exits without this shutdown.
     atexit._run_exitfuncs()
     os._exit(status)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run `binlake ARGUMENTS`; the exit status.
+    """Run `binlake ARGUMENTS`; returns the exit status.
 
-    0 = done, 1 = an error was printed, 2 = unusable arguments, 3 = not found, 130 = interrupted, 141 = nobody reads
-    the output any more.
+    0 = done, 1 = an error was printed, 2 = invalid arguments, 3 = not found, 130 = interrupted, 141 = the reader of
+    the output has closed the pipe.
     """
     try:
         return _run(arguments)
@@ -57,22 +57,22 @@ def run(arguments: Sequence[str]) -> int:
         return 130
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _is_unread(sys.stdout):
-            # What is still to be written goes nowhere: a flush would fail again.
+            # Discard the rest of the output: a flush would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
-        in_words = _storage_error(error)
-        if in_words is None:
+        storage_error = _storage_error(error)
+        if storage_error is None:
             raise
-        print(f"error: {in_words}", file=sys.stderr)
+        print(f"error: {storage_error}", file=sys.stderr)
         return 1
 
 
 def _run(arguments: Sequence[str]) -> int:
-    # Behind `import_lightly`: it loads structlog.
+    # Imported after `import_lightly`: it loads structlog.
     from binlake.base.logs import write_events_to
 
     command, args = prepare(arguments)
-    # Events go to stderr: stdout is what the command prints, `--output json` among it.
+    # Events go to stderr: stdout is for the command's output, such as that of `--output json`.
     write_events_to(sys.stderr)
     status = command.run(args)
     sys.stdout.flush()
@@ -80,14 +80,14 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _is_unread(stream: TextIO) -> bool:
-    """True for a pipe whose reader has gone, as of `binlake ... | head`."""
+    """True for a pipe whose reader has closed it, as in `binlake ... | head`."""
     pipe = select.poll()
     pipe.register(stream.fileno(), 0)
     return any(event & select.POLLERR for _, event in pipe.poll(0))
 
 
 def _storage_error(error: Exception) -> BinlakeError | None:
-    """What a disk or the lake's storage refused, in words; None for any other error: a fault of the program."""
+    """The error of a disk or of the lake's storage, for people; None for any other error: a fault of the program."""
     # Not imported here: most commands need no Delta.
     delta = sys.modules.get("deltalake.exceptions")
     if delta is not None and isinstance(error, delta.DeltaError):
@@ -97,12 +97,12 @@ def _storage_error(error: Exception) -> BinlakeError | None:
         where = {"path": error.filename} if error.filename else {}
     else:
         return None
-    hint = "check that the path is there, that this user may write to it, and that its disk has room; then run it again"
+    hint = "check that the path exists, that this user may write to it, and that its disk has space; then run it again"
     return BinlakeError(text, where=where, hint=hint)
 
 
 def prepare(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
-    """The command that `ARGUMENTS` name, and its own arguments. Raises SystemExit(2) for unusable ones."""
+    """The command that `arguments` name, and its parsed arguments. Raises SystemExit(2) for invalid ones."""
     arguments = list(arguments)
     points = {point.name: point for point in entry_points(group=GROUP)}
     parser = _parser(points)
@@ -116,7 +116,7 @@ def prepare(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
 def _parser(points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="binlake",
-        description="TiDB and MySQL changes into another database and a lakehouse.",
+        description="Replicates changes of TiDB and MySQL to another database and a lakehouse.",
         epilog="Run `binlake COMMAND --help` for the options of a command.",
     )
     parser.add_argument("command", choices=sorted(points), metavar="COMMAND", help=", ".join(sorted(points)))

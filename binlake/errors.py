@@ -1,7 +1,7 @@
-"""Every error Binlake raises: what happened, where, and what to do; its class decides whether a retry helps.
+"""Every error Binlake raises: what happened, where, and what to do; its class says whether a retry helps.
 
 `Permanent`: the same call fails again until something is changed. `Transient`: waiting helps.
-`UnknownOutcome`: the other side may or may not have done it; look before you repeat (hazards R-61).
+`UnknownOutcome`: the other side may or may not have done it; check before you repeat (hazards R-61).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ class BinlakeError(Exception):
     """Base of all errors.
 
     `message` says what happened; `where` holds keys such as pump, table, commit_ts, window; `hint` says what to do.
-    `str(error)` is one line, fit for a terminal and a task log. `tables`: (db, table) of the target's tables that
-    alone are in the way, where that is known (not carried between processes).
+    `str(error)` is one line, fit for a terminal and a task log. `tables`: (db, table) of the only tables of the target
+    that cause the error, if known (not carried between processes).
     """
 
     kind: ClassVar[str] = "Transient"
-    """Which of the three the error is; an error of none of them is worth another try."""
+    """Permanent, Transient or UnknownOutcome; an error of none of these classes is retried."""
 
     def __init__(self, message: str, *, hint: str = "", where: Mapping[str, object] | None = None) -> None:
         self.message = message
@@ -34,7 +34,7 @@ class BinlakeError(Exception):
         return " ".join(" ".join(part.split("\n")) for part in parts if part)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Spark and Airflow carry errors between processes; keyword-only arguments need help to be pickled.
+        # Spark and Airflow pickle errors to pass them between processes; keyword-only arguments need this method.
         return (_rebuild, (type(self), self.message, self.hint, self.where))
 
 
@@ -43,17 +43,17 @@ def _rebuild(kind: type[BinlakeError], message: str, hint: str, where: dict[str,
 
 
 class Permanent(BinlakeError):
-    """Fails again until something is changed: never retried by an operator."""
+    """The same call fails again until something is changed: Airflow's operators never retry it."""
 
     kind = "Permanent"
 
 
 class Transient(BinlakeError):
-    """A later try may succeed: retried by the operators."""
+    """A later try may succeed: Airflow's operators retry it."""
 
 
 class UnknownOutcome(BinlakeError):
-    """The outcome is not known: the caller must look (ledger, registry, definitions) before it tries again."""
+    """The outcome is unknown: the caller must check it (ledger, registry, definitions) before it tries again."""
 
     kind = "UnknownOutcome"
 
@@ -63,7 +63,7 @@ class ConfigError(Permanent):
 
 
 class WireError(Permanent):
-    """Bytes that should be a binlog, a row or a job are not."""
+    """Bytes are not the binlog, row or DDL job that they should be."""
 
 
 class SchemaError(Permanent):
@@ -71,11 +71,11 @@ class SchemaError(Permanent):
 
 
 class IncompleteWindow(Transient):
-    """A window cannot be proved complete: a pump is missing, behind, or has collected the range."""
+    """A window cannot be proved complete: a pump is missing or behind, or its GC has removed the range."""
 
 
 class LostRange(Permanent):
-    """A range of commit_ts cannot be had any more (GC, wiped disk, forced offline)."""
+    """A range of commit_ts is no longer available (GC, wiped disk, forced offline)."""
 
 
 class ImmutableWindow(Permanent):
@@ -83,7 +83,7 @@ class ImmutableWindow(Permanent):
 
 
 class DamagedManifest(Permanent):
-    """What a stage sealed for the stages after it is missing, damaged, of another version or of another window."""
+    """The manifest that a stage sealed for later stages is missing, damaged, or of another version or window."""
 
 
 class ConflictingBinlogs(Permanent):
@@ -95,15 +95,15 @@ class SourceUnavailable(Transient):
 
 
 class SourceRefused(Permanent):
-    """A MySQL or MariaDB source, or what its log holds, cannot be followed as it is."""
+    """A MySQL or MariaDB source, or the content of its log, cannot be followed as it is."""
 
 
 class SharedFailure(Transient):
-    """A step on what several share was broken off: each of them has to begin anew from what is durable."""
+    """A step on shared state was aborted: each of its users must start again from the durable state."""
 
 
 class OutOfTime(Transient):
-    """A bounded search ended before it had an answer."""
+    """A search with a time limit ended without an answer."""
 
 
 class TargetUnavailable(Transient):
@@ -111,19 +111,19 @@ class TargetUnavailable(Transient):
 
 
 class TargetBusy(Transient):
-    """The target rolled the transaction back for another one's sake: a deadlock or a lock wait that took too long."""
+    """The target rolled the transaction back in favour of another one: a deadlock, or a lock wait that timed out."""
 
 
 class TargetRefused(Permanent):
-    """The target refuses: credentials, privileges, a statement it cannot run, data it does not take."""
+    """The target refuses: credentials, privileges, a statement it cannot run, data it does not accept."""
 
 
 class Fenced(Permanent):
-    """Another process holds the fence: this one must not write."""
+    """Another process holds the fence: this process must not write."""
 
 
 class LeaseHeld(Transient):
-    """Another live process holds the lease; names it and says until when."""
+    """Another live process holds the lease; the error names it and says until when."""
 
 
 class CheckpointConflict(Permanent):

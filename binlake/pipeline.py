@@ -1,4 +1,4 @@
-"""The one list of the stages of a window, with all facts of each: DAG factory, CLI and the fused layout read it."""
+"""The only list of a window's stages, with all facts of each: the DAG factory, the CLI and the fused layout read it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: `name`, a line for people (`summary`), and the facts of it that others go by.
+    """One stage: `name`, a line for people (`summary`), and the facts that other code uses.
 
-    `after`: the stages it waits for, by `task`; `sink`: the one it serves (None: the lake itself); `bounds_from`: the
-    stage whose window it works on (None: it proposes one); `lock`: the lake's lock that it takes (empty: none);
-    `reads`, `writes`: tables of the lake; `counts`: the one of `writes` whose rows it counts as its own; `needs_spark`:
-    it may ask for a session; `optional`: it is there where the replication asks for it, and nothing waits for it.
+    `after`: the stages it waits for, by `task`; `sink`: the sink it serves (None: the lake itself); `bounds_from`: the
+    stage whose window it processes (None: it proposes one); `lock`: the lake's lock that it takes (empty: none);
+    `reads`, `writes`: tables of the lake; `counts`: the table of `writes` whose rows it counts as its result;
+    `needs_spark`: it may need a Spark session; `optional`: only replications that configure it have it, and no stage
+    waits for it.
     """
 
     name: str
@@ -30,17 +31,17 @@ class Stage:
 
     @property
     def feed(self) -> str:
-        """The feed whose stage it is; empty for the others."""
+        """The feed of the stage; empty for stages without a feed."""
         return feed_of_sink(self.sink)
 
     @property
     def task(self) -> str:
-        """What it is called among all stages of a replication."""
+        """The stage's name, unique in a replication."""
         return task_name(self.name, self.sink)
 
 
 FEED = "feed"
-"""The sink of stages that are there once for each feed."""
+"""The sink of stages that exist once for each feed."""
 
 STAGES: tuple[Stage, ...] = (
     Stage(
@@ -58,7 +59,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "merge",
-        "one total order, filtered, routed, decoded with the schema of its place",
+        "put changes into one total order; filter, route and decode them with the schema at their commit_ts",
         after=("land",),
         # land may lower the hi of plan.
         bounds_from="land",
@@ -69,7 +70,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "compact",
-        "net change per key and segment",
+        "reduce the changes of each key to one per segment",
         after=("merge",),
         sink="sql",
         bounds_from="land",
@@ -80,7 +81,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "convert",
-        "SQL of the target's dialect by segment, phase and batch",
+        "write SQL in the target's dialect, by segment, phase and batch",
         after=("compact",),
         sink="sql",
         # compact may widen lo to the target's checkpoint.
@@ -100,7 +101,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "validate",
-        "compare rows of the applied window with the lake, and with the source where it can be asked",
+        "compare rows of the applied window with the lake, and with the source if it can be queried",
         after=("finalize",),
         sink="sql",
         bounds_from="compact",
@@ -111,7 +112,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "mirror",
-        "typed Delta replicas of the source's tables",
+        "update the typed Delta replicas of the source's tables",
         after=("merge",),
         sink="mirror",
         bounds_from="land",
@@ -120,7 +121,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "encode",
-        "row changes as messages of a feed, in commit order",
+        "encode row changes as messages of a feed, in commit order",
         after=("merge",),
         sink=FEED,
         bounds_from="land",
@@ -131,7 +132,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "publish",
-        "the messages of a feed to its topics, each once",
+        "publish the messages of a feed to its topics, each once",
         after=("encode",),
         sink=FEED,
         bounds_from="encode",
@@ -143,23 +144,23 @@ STAGES: tuple[Stage, ...] = (
 BY_NAME = {stage.name: stage for stage in STAGES}
 
 ENDED = ("done", "already")
-"""A stage that ended so did its window, or found it done."""
+"""Results of a stage that has processed its window, now or earlier."""
 STOPPED = frozenset({"blocked", "waiting", "skipped"})
-"""A stage that ended so has nothing for the stages after it; its task is green."""
+"""Results of a stage that leaves nothing for later stages to do; its task succeeds."""
 
 
 def feed_sink(name: str) -> str:
-    """What the sink of the feed `name` is called in events, groups and paths."""
+    """The name of the feed's sink in events, groups and paths."""
     return f"{FEED}.{name}"
 
 
 def feed_of_sink(sink: str | None) -> str:
-    """The feed of `sink`; empty for the others."""
+    """The feed of `sink`; empty if the sink is not a feed."""
     return sink.removeprefix(f"{FEED}.") if sink is not None and sink.startswith(f"{FEED}.") else ""
 
 
 def task_name(stage: str, sink: str | None) -> str:
-    """What the stage `stage` of `sink` is called among all stages of a replication."""
+    """The name of the stage `stage` of `sink`, unique in a replication."""
     feed = feed_of_sink(sink)
     return f"{stage}-{feed}" if feed else stage
 
@@ -167,35 +168,35 @@ def task_name(stage: str, sink: str | None) -> str:
 def stages_for(*, sql: bool, mirror: bool, feeds: Sequence[str] = (), validated: bool = False) -> tuple[Stage, ...]:
     """The stages of a replication that has a SQL target, a mirror and `feeds`, or some of them.
 
-    Those of a feed are there once for each, with its sink. `validated`: the optional ones, too.
+    Each feed has its own copy of the feed stages, with its sink. `validated`: include the optional stages.
     """
     wanted = {None} | ({"sql"} if sql else set()) | ({"mirror"} if mirror else set())
-    own = [stage for stage in STAGES if stage.sink in wanted and (validated or not stage.optional)]
-    return (*own, *(_of_feed(stage, name) for name in feeds for stage in STAGES if stage.sink == FEED))
+    stages = [stage for stage in STAGES if stage.sink in wanted and (validated or not stage.optional)]
+    return (*stages, *(_bind_to_feed(stage, name) for name in feeds for stage in STAGES if stage.sink == FEED))
 
 
-def _of_feed(stage: Stage, name: str) -> Stage:
-    """`stage` for one feed: what it names of its own sink is that feed's."""
+def _bind_to_feed(stage: Stage, name: str) -> Stage:
+    """A copy of `stage` for one feed: the sink, stages and lock that it refers to are those of the feed."""
     sink = feed_sink(name)
-    of_feeds = {other.name for other in STAGES if other.sink == FEED}
-    after = tuple(task_name(before, sink) if before in of_feeds else before for before in stage.after)
-    bounds = task_name(stage.bounds_from, sink) if stage.bounds_from in of_feeds else stage.bounds_from
+    feed_stages = {other.name for other in STAGES if other.sink == FEED}
+    after = tuple(task_name(before, sink) if before in feed_stages else before for before in stage.after)
+    bounds = task_name(stage.bounds_from, sink) if stage.bounds_from in feed_stages else stage.bounds_from
     lock = feed_lock(name) if stage.lock else ""
     return replace(stage, sink=sink, after=after, bounds_from=bounds, lock=lock)
 
 
 def feed_lock(name: str) -> str:
-    """The lock of the lake under which the feed `name` is encoded."""
+    """The lake's lock under which the feed `name` is encoded."""
     return f"{FEED}-{name}"
 
 
 def locks_of(stages: Iterable[Stage]) -> tuple[str, ...]:
-    """The locks of the lake that `stages` take, each once."""
+    """The lake's locks that `stages` take, without duplicates."""
     return tuple(dict.fromkeys(stage.lock for stage in stages if stage.lock))
 
 
 def names_of_sink(sink: str) -> tuple[str, ...]:
-    """The stages that a sink cannot do without, in order."""
+    """The stages that a sink requires, in order."""
     return tuple(stage.name for stage in STAGES if stage.sink == sink and not stage.optional)
 
 

@@ -49,16 +49,19 @@ def commit_date(ts: int) -> str:
 
 
 FIRST_TS = compose(1_262_304_000_000)
-"""2010-01-01, before there was a TiDB: what is below is not a commit_ts of a source, but 0 for "before everything"."""
+"""2010-01-01, before TiDB existed: no source has a lower commit_ts; only 0 ("before everything") is accepted."""
 LAST_TS = compose(4_102_444_800_000) - 1
 """The end of the year 2099."""
 
 FUTURE_SLACK = compose(10_000)
-"""How far a timestamp that PD gave may lie above one that was asked for a little before."""
+"""How far a timestamp from PD may lie above one requested shortly before."""
 
 
 def plausible(ts: int, text: str) -> int:
-    """`ts`, which `text` says, if a source can have it, or 0. Raises ValueError for a date without dashes."""
+    """`ts`, which was read from `text`, if a source can have it or if it is 0; else raises ValueError.
+
+    The error for a number such as 20261121 says that a date needs dashes.
+    """
     if ts == 0 or FIRST_TS <= ts <= LAST_TS:
         return ts
     if ts > MAX_TS or ts < 0:
@@ -71,16 +74,17 @@ def plausible(ts: int, text: str) -> int:
 
 
 def parse_ts(text: str) -> int:
-    """A commit_ts or start_ts in decimal; 0 = before everything. Raises ValueError for what no source can have."""
+    """A commit_ts or start_ts in decimal; 0 = before everything. Raises ValueError for one that no source can have."""
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"{text[:80]!r} is not a commit_ts")
     return plausible(int(text) if len(text) <= len(str(MAX_TS)) else MAX_TS + 1, text)
 
 
 def parse(text: str) -> int:
-    """A commit_ts in decimal, or the last ts of a time's millisecond (ISO 8601; UTC when it names no zone, or ` UTC`).
+    """A commit_ts in decimal, or the last ts in the millisecond of a time (ISO 8601; UTC if it has no zone or ends with
+    ` UTC`).
 
-    Raises ValueError for what is neither, and for what no source can have.
+    Raises ValueError for a text that is neither, and for a ts that no source can have.
     """
     if text.isascii() and text.isdigit():
         return parse_ts(text)

@@ -1,1 +1,1 @@
-"""What every room rests on: numbers, digests, processes, redaction; nothing here knows a row or a table."""
+"""Basics that every room uses: numbers, digests, processes, redaction; nothing here knows a row or a table."""

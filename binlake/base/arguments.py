@@ -1,4 +1,4 @@
-"""Options that commands of every room share."""
+"""Options that the commands of all rooms share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         "--output",
         choices=("text", "json"),
         default="text",
-        help="form of the result; in JSON timestamps are text",
+        help="format of the result; JSON has timestamps as text",
     )
 
 
 def read_moment(text: str) -> int:
-    """The type of an option that takes a commit_ts or a time."""
+    """The argparse type of an option whose value is a commit_ts or a time."""
     try:
         return tso.parse(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The dialects of SQL that a target may speak (`target.db-type`)."""
+"""The SQL dialects that a target may have (`target.db-type`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files that survive a power cut: written beside, fsynced, renamed, and the folder fsynced."""
+"""Small files that survive a power cut: written to a temporary file, fsynced, renamed, and the folder fsynced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, chunks: Iterable[bytes]) -> None:
-    """Replace the file by `chunks` atomically: after a crash it is the old one or the new one. Raises OSError."""
+    """Replace the file by `chunks` atomically: a crash leaves the old or the new content. Raises OSError."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         file.writelines(chunks)
@@ -19,7 +19,7 @@ def replace_file(path: Path, chunks: Iterable[bytes]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable."""
+    """Fsync `folder`, so that the names of its files survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

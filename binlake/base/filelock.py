@@ -1,4 +1,4 @@
-"""A lock on a file that ends with its holder, however that ends."""
+"""A lock on a file, which is released whenever and however its holder's process ends."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 class FileLock:
-    """The lock on `path`, which is created if need be. Not re-entrant: each object is a holder of its own."""
+    """The lock on `path`, which is created if missing. Not re-entrant: each object is a separate holder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._handle = -1
 
     def take(self, holder: str = "") -> bool:
-        """False when another holder has it. `holder`: what `read_holder` tells others. Raises OSError."""
+        """Try to take the lock; False if another holder has it. `read_holder` returns `holder`. Raises OSError."""
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -32,11 +32,11 @@ class FileLock:
         return True
 
     def read_holder(self) -> str:
-        """What the last holder said of itself. Raises OSError."""
+        """The text that the last holder passed to `take`. Raises OSError."""
         return self._path.read_text(encoding="utf-8", errors="replace")
 
     def release(self) -> None:
-        """Free it; idempotent: the handle's number may be reused by then."""
+        """Release the lock. Idempotent: a second close could close a file that has reused the handle's number."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)

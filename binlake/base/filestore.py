@@ -1,7 +1,7 @@
-"""A folder or a bucket as a place for whole files.
+"""A folder or a bucket that stores whole files.
 
-Rule: a file is there whole or not at all, and once `put` returns it stays: a local file is written beside its place,
-synced and renamed; an object store shows an object when its upload is complete.
+Rule: a file exists completely or not at all, and it is durable when `put` returns: a local file is written under a
+temporary name, synced and renamed; an object store shows an object only when its upload is complete.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from binlake.errors import ConfigError, Permanent, Transient
 
 _REFUSED = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "HTTP status 403",
             "ContainerNotFound")  # fmt: skip
-"""What the stores' errors contain when waiting does not help."""
+"""Texts in errors of the stores that mean that a retry does not help."""
 _PIECE = 4 << 20
 _BEING_WRITTEN = ".part"
-"""Ending of a local file that is not whole yet; nobody reads it."""
+"""Suffix of a local file that is still being written; nobody reads it."""
 
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """Where files are: `root` is a local folder (scheme `file`), or bucket and prefix; `access`: how it is reached."""
+    """Where files are: `root` is a local folder (scheme `file`), or bucket and prefix; `access`: how to reach it."""
 
     scheme: str
     root: str
@@ -37,28 +37,28 @@ class StoreAddress:
 
 
 class Store(Protocol):
-    """Whole files by their path below the root, with `/` between folders. All raise Transient, Permanent."""
+    """Whole files by their path below the root, with `/` between folders. All methods raise Transient, Permanent."""
 
     shown: str
-    """The root, for people."""
+    """The root, as shown to people."""
 
     def put(self, path: str, content: bytes) -> None:
-        """Write the file, in place of one that is there; the same call again changes nothing."""
+        """Write the file, replacing an existing one; repeating the call changes nothing."""
 
     def put_from(self, path: str, content: IO[bytes]) -> None:
-        """As `put`, the content from its current position to its end, in pieces."""
+        """Like `put`, for the content from its current position to its end, in pieces."""
 
     def get(self, path: str) -> bytes | None:
-        """The content; None where there is no such file."""
+        """The content; None if the file does not exist."""
 
     def open(self, path: str) -> BinaryIO:
-        """The file, to be read from its begin; whoever opens it closes it. Raises Permanent where there is none."""
+        """The file, opened for reading; the caller closes it. Raises Permanent if the file does not exist."""
 
     def delete(self, path: str) -> None:
-        """Delete the file; it may be missing already."""
+        """Delete the file, if it exists."""
 
     def list(self, folder: str) -> list[str]:
-        """The paths of all files below `folder` ("" = all), sorted; [] where there is no such folder."""
+        """The paths of all files below `folder` ("" = all), sorted; [] if the folder does not exist."""
 
 
 def open_store(address: StoreAddress) -> Store:
@@ -68,24 +68,24 @@ def open_store(address: StoreAddress) -> Store:
 
 def _no_file(where: Mapping[str, object]) -> Permanent:
     return Permanent(
-        "a file is not there",
+        "a file does not exist",
         where=where,
-        hint="bring it back from a copy, or begin again if a retention took it meanwhile",
+        hint="restore it from a copy, or begin again if a retention has deleted it in the meantime",
     )
 
 
 class LocalStore:
-    """Files of a local disk, or of one that is mounted."""
+    """Files on a local or mounted disk."""
 
     def __init__(self, root: Path) -> None:
         self._root, self.shown = root, f"file://{root}"
 
     def put(self, path: str, content: bytes) -> None:
-        """As Store.put."""
+        """See Store.put."""
         self.put_from(path, io.BytesIO(content))
 
     def put_from(self, path: str, content: IO[bytes]) -> None:
-        """As Store.put_from."""
+        """See Store.put_from."""
         target = self._root / path
         with self._errors(path):
             _make_folder(target.parent)
@@ -98,13 +98,13 @@ class LocalStore:
             sync_folder(target.parent)
 
     def get(self, path: str) -> bytes | None:
-        """As Store.get."""
+        """See Store.get."""
         with self._errors(path):
             target = self._root / path
             return target.read_bytes() if target.exists() else None
 
     def open(self, path: str) -> BinaryIO:
-        """As Store.open."""
+        """See Store.open."""
         with self._errors(path):
             try:
                 return (self._root / path).open("rb")
@@ -112,12 +112,12 @@ class LocalStore:
                 raise _no_file({"folder": self.shown, "path": path}) from None
 
     def delete(self, path: str) -> None:
-        """As Store.delete."""
+        """See Store.delete."""
         with self._errors(path):
             (self._root / path).unlink(missing_ok=True)
 
     def list(self, folder: str) -> list[str]:
-        """As Store.list."""
+        """See Store.list."""
         with self._errors(folder):
             files = (at for at in (self._root / folder).rglob("*") if at.suffix != _BEING_WRITTEN and at.is_file())
             return sorted(at.relative_to(self._root).as_posix() for at in files)
@@ -129,11 +129,11 @@ class LocalStore:
         except OSError as error:
             where = {"folder": self.shown, "path": path}
             raise Transient(f"a folder of files cannot be used: {error.strerror}", where=where,
-                            hint="check the disk and the rights of the folder") from error  # fmt: skip
+                            hint="check the disk and the permissions of the folder") from error  # fmt: skip
 
 
 def _make_folder(folder: Path) -> None:
-    """Make it and those above it; each is in its parent for good."""
+    """Create the folder and its missing parents, and fsync each parent."""
     if not folder.exists():
         _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -141,7 +141,7 @@ def _make_folder(folder: Path) -> None:
 
 
 class ObjectStore:
-    """Objects below a bucket's prefix, by pyarrow's clients of S3, Google's and Azure's stores."""
+    """Objects below a bucket's prefix, through pyarrow's clients for S3, Google's and Azure's stores."""
 
     def __init__(self, address: StoreAddress) -> None:
         """Raises ConfigError."""
@@ -154,14 +154,15 @@ class ObjectStore:
             ) from error
 
     def put(self, path: str, content: bytes) -> None:
-        """As Store.put."""
+        """See Store.put."""
         self.put_from(path, io.BytesIO(content))
 
     def put_from(self, path: str, content: IO[bytes]) -> None:
-        """As Store.put_from."""
-        # A stream has no other end than being closed, which shows what it has got. So what interrupts the main thread
-        # (Ctrl-C, the end of a task) waits: half a file would take the place of a whole one. And what cannot be
-        # read is found before; where it cannot be read later only, nothing is left in its place.
+        """See Store.put_from."""
+        # An upload stream can only be closed, and closing it publishes what was written so far. An interrupt of the
+        # main thread (Ctrl-C, the end of a task) would publish half a file, so another thread uploads and the
+        # interrupt waits. The content is read once before, to find read errors early; if it becomes unreadable
+        # later, the object is deleted.
         with self._errors(path):
             begin = content.tell()
             size = _count_bytes(content)
@@ -170,9 +171,9 @@ class ObjectStore:
                 thread.submit(self._upload, path, content, size).result()
 
     def _upload(self, path: str, content: IO[bytes], size: int) -> None:
-        place, left = f"{self._root}/{path}", size
+        target, left = f"{self._root}/{path}", size
         failure: OSError | None = None
-        with self._files.open_output_stream(place) as stream:
+        with self._files.open_output_stream(target) as stream:
             while left:
                 try:
                     piece = content.read(min(left, _PIECE))
@@ -180,16 +181,16 @@ class ObjectStore:
                     failure = error
                     break
                 if not piece:
-                    failure = OSError(f"a file is {left} bytes shorter than it was")
+                    failure = OSError(f"a file is {left} bytes shorter than before")
                     break
                 stream.write(piece)
                 left -= len(piece)
         if failure is not None:
-            self._files.delete_file(place)
+            self._files.delete_file(target)
             raise failure
 
     def get(self, path: str) -> bytes | None:
-        """As Store.get."""
+        """See Store.get."""
         with self._errors(path):
             try:
                 with self._files.open_input_file(f"{self._root}/{path}") as stream:
@@ -198,7 +199,7 @@ class ObjectStore:
                 return None
 
     def open(self, path: str) -> BinaryIO:
-        """As Store.open."""
+        """See Store.open."""
         with self._errors(path):
             try:
                 opened: BinaryIO = self._files.open_input_file(f"{self._root}/{path}")
@@ -207,7 +208,7 @@ class ObjectStore:
             return opened
 
     def delete(self, path: str) -> None:
-        """As Store.delete."""
+        """See Store.delete."""
         with self._errors(path):
             try:
                 self._files.delete_file(f"{self._root}/{path}")
@@ -215,7 +216,7 @@ class ObjectStore:
                 return
 
     def list(self, folder: str) -> list[str]:
-        """As Store.list."""
+        """See Store.list."""
         from pyarrow.fs import FileSelector
 
         below = f"{self._root}/{folder}".rstrip("/")
@@ -233,13 +234,17 @@ class ObjectStore:
         except OSError as error:
             if any(word in str(error) for word in _REFUSED):
                 raise Permanent(
-                    f"an object store refuses: {error}", where=where, hint="check bucket and rights"
+                    f"an object store refuses: {error}", where=where, hint="check the bucket and the permissions"
                 ) from error
-            raise Transient(f"an object store does not answer: {error}", where=where, hint="see the store") from error
+            raise Transient(
+                f"an object store does not answer: {error}",
+                where=where,
+                hint="check that the store is running and reachable",
+            ) from error
 
 
 def _count_bytes(content: IO[bytes]) -> int:
-    """How many there are up to its end, all of them read."""
+    """Read all bytes up to the end, and return their number."""
     count = 0
     while piece := content.read(_PIECE):
         count += len(piece)
@@ -251,17 +256,17 @@ def _client(address: StoreAddress) -> Any:
 
     access = address.access
     if address.scheme == "s3":
-        return fs.S3FileSystem(**_given(access, {
+        return fs.S3FileSystem(**_translate_access(access, {
             "access-key": "access_key", "secret-access-key": "secret_key", "session-token": "session_token",
             "region": "region", "endpoint": "endpoint_override",
         }))  # fmt: skip
     if address.scheme in ("gs", "gcs"):
-        return fs.GcsFileSystem(**_given(access, {"endpoint": "endpoint_override"}))
-    return fs.AzureFileSystem(**_given(access, {
+        return fs.GcsFileSystem(**_translate_access(access, {"endpoint": "endpoint_override"}))
+    return fs.AzureFileSystem(**_translate_access(access, {
         "account-name": "account_name", "account-key": "account_key", "sas-token": "sas_token",
         "endpoint": "blob_storage_authority",
     }))  # fmt: skip
 
 
-def _given(access: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+def _translate_access(access: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     return {name: access[word] for word, name in names.items() if word in access}

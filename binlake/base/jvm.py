@@ -1,8 +1,8 @@
-"""What a JVM that runs Spark starts with: the Delta jars and, where it was made, the archive of Spark's loaded classes.
+"""What a JVM for Spark is started with: the Delta jars and, if it exists, the archive of Spark's loaded classes.
 
-`python -m deploy.setup.classes` writes the archive, for the JVM and the jars of this machine. A JVM that maps it reads
-and verifies none of some 15,000 classes: 14 s of CPU, not 23, up to the first write of a Delta table. A JVM that it
-does not fit ignores it.
+`python -m deploy.setup.classes` writes the archive, for the JVM and the jars of this machine. A JVM that maps it need
+not read and verify some 15,000 classes: up to the first write of a Delta table it takes 14 s of CPU instead of 23 s.
+A JVM that the archive does not fit ignores it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from binlake.errors import ConfigError
 
 JARS_ENV = "BINLAKE_JARS"
-# The project's own jar folder: Spark's resolver would fetch 33 artifacts and trips over half-filled caches.
+# The project has its own jar folder: Spark's resolver would fetch 33 artifacts, and fails on half-filled caches.
 DEFAULT_JARS = Path(__file__).resolve().parents[2] / ".local" / "jars"
 ARCHIVE = "classes.jsa"
-"""Name of the archive, beside the jars."""
-# A driver lives for one stage: without the optimising compiler it costs half the CPU (stack facts, "Spark and Delta").
+"""File name of the archive, in the folder of the jars."""
+# A driver lives for one stage: without the optimising compiler it takes half the CPU (stack facts, "Spark and Delta").
 SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
@@ -31,11 +31,11 @@ def delta_jars() -> list[str]:
 
 
 def archive_options() -> str:
-    """The options by which a JVM takes the archive beside the jars; empty where there is none."""
+    """The options with which a JVM uses the archive; empty if there is no archive."""
     archive = _folder() / ARCHIVE
     if not archive.exists() or " " in str(archive):
         return ""
-    # Without the last two a JVM with other jars says in each log that it does not use the archive.
+    # Without the last two options, a JVM with other jars logs each time that it does not use the archive.
     return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 

@@ -1,14 +1,14 @@
 """Names of the columns of the lake's tables, each once (`Mutation.COMMIT_TS`); `binlake.lake.tables` has their types.
 
-Code names a column by its constant, so that a wrong name is found by the type check and not by a window that fails. It
-lies below all that reads rows of the lake: decoding, net changes, statements, stages.
+Code refers to a column by its constant, so that the type check finds a wrong name before a window fails because of it.
+This module is below all rooms that read rows of the lake: decoding, net changes, statements, stages.
 """
 
 from __future__ import annotations
 
 
 class History:
-    """What both tables that only grow have: `binlog` and `mutation`."""
+    """Columns of both tables that only grow: `binlog` and `mutation`."""
 
     COMMIT_TS = "commit_ts"
     START_TS = "start_ts"
@@ -44,7 +44,7 @@ class Mutation(History):
 
 
 class OfSegment:
-    """What the tables have that are derived for a sink's window: `ddl`, `change`, `statement`."""
+    """Columns of all tables that are derived for a sink's window: `ddl`, `change`, `statement`."""
 
     WINDOW = "window"
     SEGMENT = "segment"
@@ -209,7 +209,7 @@ class MirrorHead(MirrorVersion):
 
 
 class Mirror:
-    """Columns of Binlake's own in a mirror, behind the source's."""
+    """Binlake's own columns of a mirror, after those of the source."""
 
     COMMIT_TS = "_commit_ts"
     ROWKEY = "_rowkey"

@@ -1,10 +1,10 @@
-"""Programs of Binlake load packages without imports that they never use: half of what a program's start costs.
+"""Lets Binlake's programs load packages without imports that they never use: this halves the cost of a program's start.
 
-Arrow looks for pandas when it is given its first list, once, and remembers (0.4 s of CPU and 40 MB). structlog loads
-rich for pictures of exceptions, which no program of ours shows (`binlake/base/logs.py`). httpx loads click, and with it
-rich and pygments, for a command line of its own. Each is hidden while the one package that looks for it is loaded: who
-asks later (`to_pandas`, pyspark, `print_table`) gets it. Only for a program's start: in a process of others, Arrow
-would take a pandas Series for any sequence, and their logs would lose the pictures.
+Arrow looks for pandas once, when it gets its first list, and remembers the result (0.4 s of CPU and 40 MB). structlog
+loads rich to format exceptions, which no program of Binlake does (`binlake/base/logs.py`). httpx loads click, and with
+it rich and pygments, for its command line. Each of these imports is hidden while the package that looks for it is
+loaded; later imports (`to_pandas`, pyspark, `print_table`) find it. Only for the start of Binlake's own programs: in
+another program's process, Arrow would treat a pandas Series as any sequence, and logs would lose rich's format.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-_IN_VAIN = {"pyarrow": "pandas", "structlog": "rich", "httpx": "click"}
+_UNUSED_IMPORTS = {"pyarrow": "pandas", "structlog": "rich", "httpx": "click"}
 
 
 def import_lightly() -> None:
-    """Make unused imports of each package that this process imports from now on look absent."""
-    for package, vain in _IN_VAIN.items():
-        if package not in sys.modules and vain not in sys.modules:
+    """Hide the unused imports of each package that this process imports from now on."""
+    for package, unused in _UNUSED_IMPORTS.items():
+        if package not in sys.modules and unused not in sys.modules:
             sys.meta_path.insert(0, _PackageFinder(package))
 
 
 class _PackageFinder(MetaPathFinder):
-    """Finds one package as everybody does, once, and has `_LightLoader` load it."""
+    """Finds one package in the normal way, once, and lets `_LightLoader` load it."""
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -52,15 +52,15 @@ class _LightLoader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        with _hidden(_IN_VAIN[module.__name__]):
+        with _hide(_UNUSED_IMPORTS[module.__name__]):
             self._loader.exec_module(module)
             if module.__name__ == "pyarrow":
-                # A list makes it look.
+                # Arrow looks for pandas when it converts a list.
                 module.array([])
 
 
 @contextmanager
-def _hidden(package: str) -> Iterator[None]:
+def _hide(package: str) -> Iterator[None]:
     finder = _HidingFinder(package)
     sys.meta_path.insert(0, finder)
     try:
@@ -70,7 +70,7 @@ def _hidden(package: str) -> Iterator[None]:
 
 
 class _HidingFinder(MetaPathFinder):
-    """Has one package be absent, for the thread that made this."""
+    """Hides one package from the thread that created this object."""
 
     def __init__(self, package: str) -> None:
         self._package = package

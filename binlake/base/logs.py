@@ -1,6 +1,6 @@
-"""Where events are written, and how: a traceback shows lines of code, never the values in them.
+"""Where and how events are written: a traceback shows lines of code, never values of variables.
 
-structlog's own choice shows the local variables of each frame where `rich` is installed: rows and passwords.
+If `rich` is installed, structlog's default shows the local variables of each frame, and so rows and passwords.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import structlog
 
 
 def write_events_to(stream: TextIO) -> None:
-    """Events of this process go to `stream`, with plain tracebacks."""
+    """Write the events of this process to `stream`, with plain tracebacks."""
     renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
     before = structlog.get_config()["processors"][:-1]
     structlog.configure(processors=[*before, renderer], logger_factory=structlog.PrintLoggerFactory(stream))

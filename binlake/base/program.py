@@ -10,10 +10,10 @@ from binlake.base.lightimport import import_lightly
 
 
 def main() -> None:
-    """What `python -m MODULE ARGUMENTS` does, in a process without the unused imports."""
+    """Do what `python -m MODULE ARGUMENTS` does, in a process without unused imports."""
     collect_rarely()
     import_lightly()
-    # Behind it: this loads structlog.
+    # Imported after `import_lightly`: it loads structlog.
     from binlake.base.logs import write_events_to
 
     write_events_to(sys.stdout)

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from binlake.errors import ConfigError, Transient
 
 REACH_S = 5.0
-"""Seconds in which a Spark Connect server must accept a connection."""
+"""Seconds within which a Spark Connect server must accept a connection."""
 CONNECT_PORT = 15002
-"""Spark Connect's own default."""
+"""Spark Connect's default port."""
 
 
 def is_listening(host: str, port: int, timeout_s: float) -> bool:
@@ -36,9 +36,9 @@ def address_of(url: str, default_port: int) -> tuple[str, int]:
 
 
 def require_spark(remote: str) -> str:
-    """The `host:port` of the Spark Connect server `remote` (`sc://host:port`), at which a server listens.
+    """The `host:port` of the Spark Connect server `remote` (`sc://host:port`), if a server listens there.
 
-    Raises Transient when none does, ConfigError for an invalid URL.
+    Raises Transient if none does, ConfigError for an invalid URL.
     """
     try:
         host, port = address_of(remote, CONNECT_PORT)
@@ -50,9 +50,9 @@ def require_spark(remote: str) -> str:
 
 
 def spark_unavailable(server: str = "", why: str = "does not answer") -> Transient:
-    """The error for a Connect server (`host:port`, where that is known) that does not answer, or no longer does."""
+    """The error for a Connect server (`host:port`, if known) that does not answer, or no longer answers."""
     return Transient(
         f"the Spark Connect server {why}",
         where={"server": server} if server else None,
-        hint="restart it and see its log; then run the stage again: it first checks what was done",
+        hint="restart it and see its log; then run the stage again: it first checks what has been done",
     )

@@ -1,7 +1,7 @@
 """Redacts values of rows in errors and logs, unless `show-row-values` is set.
 
-More people and systems read a task's log than may read the data. A value is shown as its length, a key as a mark that
-is the same wherever the key is shown; the lake holds both in the clear.
+A task's log is read by more people and systems than may read the data. A value is shown as its length, and a key as a
+mark that is the same wherever the key is shown; the lake holds both in plain text.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _LITERALS = re.compile(
     r"|(?<![\w`@])-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?",
     re.DOTALL,
 )
-# Greedy: a value may itself contain the words that follow.
-_TOLD_VALUES = tuple(
+# Greedy: a value may itself contain the words that end it.
+_QUOTED_VALUES = tuple(
     re.compile(f"({before})'.*'(?={behind})", re.DOTALL | re.IGNORECASE)
     for before, behind in (
         ("Duplicate entry ", " for key "),
@@ -36,7 +36,7 @@ _TOLD_VALUES = tuple(
 
 
 def show_row_values(shown: bool) -> None:
-    """Whether this process shows them."""
+    """Set whether this process shows values of rows in errors and logs."""
     _state["shown"] = shown
 
 
@@ -46,35 +46,35 @@ def are_row_values_shown() -> bool:
 
 
 def value_in_log(value: object) -> str:
-    """A value of a row in an error's text."""
+    """How an error's text shows a value of a row."""
     text = str(value)
     return repr(text[:60]) if _state["shown"] else f"<{len(text)} characters>"
 
 
 def key_in_log(key: str) -> str:
-    """A row's key in an error's text."""
+    """How an error's text shows a row's key."""
     return key if _state["shown"] else f"#{hashlib.sha256(key.encode()).hexdigest()[:MARK_DIGITS]}"
 
 
 def sql_in_log(sql: str) -> str:
-    """A statement in an error's text: one about rows is shown without values."""
+    """How an error's text shows a statement: without values if it is about rows."""
     return condition_in_log(sql) if is_about_rows(sql) else sql
 
 
 def condition_in_log(sql: str) -> str:
-    """The same for a part of such a statement."""
+    """How an error's text shows a part of a statement about rows."""
     return sql if _state["shown"] else _LITERALS.sub(lambda match: match[1] or "?", sql)
 
 
 def is_about_rows(sql: str) -> bool:
-    """True where constants of a statement are values of rows; those of DDL are definitions."""
+    """True if the constants of a statement are values of rows; the constants of DDL are definitions."""
     return sql.lstrip(" \t\r\n(").lower().startswith(_ROW_VERBS)
 
 
 def server_text_in_log(text: str, sql: str) -> str:
-    """A server's error text about a statement on rows, without the values that it quotes."""
+    """How an error shows a server's error text about a statement on rows: without the values that it quotes."""
     if _state["shown"] or not is_about_rows(sql):
         return text
-    for pattern in _TOLD_VALUES:
+    for pattern in _QUOTED_VALUES:
         text = pattern.sub(lambda match: f"{match[1]}'?'", text)
     return text

@@ -1,8 +1,8 @@
 """The digest of rows: equal for equal values in the same columns, wherever it is computed and however rows are ordered.
 
-The driver and Spark's workers (`spark_jobs.job.lake.fold_of`) call these same functions on Arrow. The hash is Binlake's
-own and never changes: sealed manifests hold digests of it. Neither the width of a number nor how Arrow lays a column
-out (chunks, slices, dictionaries) changes it, nor does the order of a map's entries.
+The driver and Spark's workers (`spark_jobs.job.lake.fold_of`) call these same functions on Arrow data. The hash is
+Binlake's own and must never change: sealed manifests hold digests of it. It does not depend on the width of a number,
+on how Arrow lays a column out (chunks, slices, dictionaries), or on the order of a map's entries.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Uints = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 
 VERSION = "2:"
-"""The prefix of these digests; the older ones were Spark's and have none."""
+"""The prefix of these digests; older digests, which Spark computed, have no prefix."""
 
 _ROWS = 1 << 16
-"""Rows taken at once: so many that their numbers stay in the processor's cache."""
+"""Rows hashed at once: so many that their numbers stay in the processor's cache."""
 _LONG = 96
-"""Bytes from which on a C call for the value costs less than its words one after the other for all values."""
+"""Longer values (bytes) are hashed by one C call each, which then costs less than word by word for all values."""
 _TOP = 1 << 64
 _NULL, _TEXT, _LIST, _MAP = (
     np.uint64(one) for one in (0x9FB21C651E98DF25, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63)
@@ -36,7 +36,7 @@ _NULL, _TEXT, _LIST, _MAP = (
 _FIRST, _SECOND = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
-# The bytes of a word that belong to a value of which so many bytes are left.
+# By the number of bytes left in a value: the mask of the bytes of a word that belong to it.
 _LEFT = np.array([(1 << 8 * left) - 1 for left in range(9)], np.uint64)
 _PAD = bytes(8)
 
@@ -51,9 +51,9 @@ class Fold:
 
 
 def row_hashes(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Uints:
-    """The hash of each row, of `columns` in their order.
+    """The hash of each row over `columns`, in the order given.
 
-    Raises TypeError for a column that is not of whole numbers, dates, texts, bytes, or lists and maps of them.
+    Raises TypeError for a column whose type is not whole numbers, dates, texts, bytes, or lists and maps of them.
     """
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     table = table.select(list(columns))
@@ -67,7 +67,7 @@ def fold(hashes: Uints) -> Fold:
 
 
 def merge_folds(folds: Iterable[Fold]) -> Fold:
-    """The fold of all hashes of which `folds` are parts."""
+    """The fold of all hashes that `folds` summarise."""
     parts = list(folds)
     xor = functools.reduce(operator.xor, (part.xor for part in parts), 0)
     return Fold(sum(part.count for part in parts), sum(part.total for part in parts) % _TOP, xor)
@@ -140,14 +140,14 @@ def _hash_lists(array: pa.ListArray) -> Uints:
 def _hash_maps(array: pa.MapArray) -> Uints:
     offsets = _offsets(array)
     span = slice(offsets[0], offsets[-1])
-    # The names in maps are few.
+    # Maps have few distinct names.
     names = _hash_values(array.keys[span].dictionary_encode())
     entries = _mix(names * _STEP + _hash_values(array.items[span]))
     return _combine(entries, offsets, _MAP)
 
 
 def _combine(entries: Uints, offsets: Ints, kind: np.uint64) -> Uints:
-    """One hash of the entries between each two `offsets`, whose order does not count."""
+    """One hash for the entries between each two `offsets`; their order does not matter."""
     sums = np.concatenate([np.zeros(1, np.uint64), entries.cumsum(dtype=np.uint64)])
     at = offsets - offsets[0]
     return _mix((sums[at[1:]] - sums[at[:-1]]) ^ (np.diff(at).view(np.uint64) * _STEP + kind))
@@ -170,27 +170,27 @@ def _hash_texts(array: pa.Array) -> Uints:
 
 
 def _hash_words(data: bytes, at: Ints, sizes: Ints) -> Uints:
-    """The sizes and the bytes of values that begin `at`, eight bytes at a time; of long ones only the first eight."""
+    """Hash sizes and bytes of values that begin `at`, eight bytes at a time; of long values only the first eight."""
     words: NDArray[Any] = np.ndarray(len(data) - 7, "<u8", data, strides=(1,))
-    hashes = _stir((sizes.view(np.uint64) * _STEP + _TEXT) ^ (words[at] & _LEFT[np.minimum(sizes, 8)]))
+    hashes = _mix_step((sizes.view(np.uint64) * _STEP + _TEXT) ^ (words[at] & _LEFT[np.minimum(sizes, 8)]))
     which = np.flatnonzero((sizes > 8) & (sizes <= _LONG))
     at, left = at[which] + 8, sizes[which] - 8
     while which.size:
-        hashes[which] = _stir(hashes[which] ^ (words[at] & _LEFT[np.minimum(left, 8)]))
+        hashes[which] = _mix_step(hashes[which] ^ (words[at] & _LEFT[np.minimum(left, 8)]))
         more = np.flatnonzero(left > 8)
         which, at, left = which[more], at[more] + 8, left[more] - 8
     return hashes
 
 
-def _stir(hashes: Uints) -> Uints:
-    """One step: each value leads to another one."""
+def _mix_step(hashes: Uints) -> Uints:
+    """One step of the hash, a bijection: different values give different results."""
     hashes = hashes * _FIRST
     hashes ^= hashes >> _HALF
     return hashes
 
 
 def _mix(hashes: Uints) -> Uints:
-    """Every bit of each hash depends on all of it; each value leads to another one."""
+    """The final step, a bijection after which every bit of a hash depends on all of its bits."""
     hashes = hashes ^ (hashes >> _HALF)
     hashes *= _FIRST
     hashes ^= hashes >> _HALF
@@ -200,7 +200,7 @@ def _mix(hashes: Uints) -> Uints:
 
 
 def _offsets(array: pa.Array, kind: type[np.signedinteger[Any]] = np.int32) -> Ints:
-    """Where each value begins, and where the last one ends, in the buffers behind `array`."""
+    """Where each value begins, and where the last one ends, in the buffers of `array`."""
     if not len(array):
         return np.zeros(1, np.int64)
     offsets = np.frombuffer(array.buffers()[1], kind)

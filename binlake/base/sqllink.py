@@ -1,6 +1,6 @@
-"""Connections to servers of MySQL's protocol: TLS where the server offers it, by one context per process.
+"""Connections to servers with MySQL's protocol: TLS if the server offers it, with one context per process.
 
-pymysql itself makes a context for each connection, which reads all certificates of the system: 22 ms of CPU (measured).
+pymysql creates a context for each connection, which reads all certificates of the system: 22 ms of CPU (measured).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import pymysql
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Hosts to which no TLS is needed: nobody can listen."""
+"""Hosts that need no TLS: nobody can intercept local connections."""
 
 
 class SqlLink(pymysql.Connection):
-    """A `pymysql.Connection` and its arguments; a context that is passed as `ssl` is used as it is."""
+    """A `pymysql.Connection` with its arguments; a context that is passed as `ssl` is used unchanged."""
 
     _context: ClassVar[ssl.SSLContext | None] = None
 

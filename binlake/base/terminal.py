@@ -1,6 +1,6 @@
-"""Prints tables and values for people: values verbatim, folded on a terminal, whole elsewhere; without markup.
+"""Prints tables and values for people: values verbatim, folded on a terminal, unfolded elsewhere; without markup.
 
-NULL is shown bare; a text that could be mistaken for it, or that has invisible characters, is quoted as in JSON.
+NULL is shown without quotes; a text that could be mistaken for it, or has invisible characters, is quoted as in JSON.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterable, Sequence
 
 _NO_TERMINAL = 1_000_000
-"""Columns of a pipe or file."""
+"""Width in characters of output to a pipe or file."""
 
 
 def format_value(value: str | None) -> str:
-    """A value as text that is distinct from that of any other value."""
+    """A value as text; different values give different texts."""
     if value is None:
         return "NULL"
     strange = value == "NULL" or value != value.strip(" ") or value.startswith('"') or not value.isprintable()
@@ -34,8 +34,8 @@ def _escape_char(sign: str) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole: Sequence[str] = ()) -> None:
-    """Print it; on a terminal the columns `whole` are folded last. A cell may have several lines."""
-    # Here: most programs that could print a table never do, and this is a tenth of a second of CPU.
+    """Print a table; on a terminal the columns `whole` are folded last. A cell may have several lines."""
+    # Imported here: it takes a tenth of a second of CPU, and most programs that could print a table do not.
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table

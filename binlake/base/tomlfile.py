@@ -1,4 +1,4 @@
-"""Reading one TOML file into a model: one clear error names the file, the key and what is allowed."""
+"""Reads one TOML file into a model: one clear error names the file, the key and what is allowed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def readable_error(error: ValidationError, model: type[BaseModel], path: str | Path) -> ConfigError:
-    """One clear error for the first thing that `model` refuses: the key, and what is allowed."""
-    # A key with a slip of the pen is often one that is missing, too: the slip says more.
-    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    """One clear error for the first problem that `model` reports: the key, and what is allowed."""
+    # A misspelt key is often also a missing one: the error about the spelling says more.
+    first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in first["loc"])
     hint = "see docs/reference/configuration.md"
     if first["type"] == "extra_forbidden":
@@ -34,9 +34,9 @@ def readable_error(error: ValidationError, model: type[BaseModel], path: str | P
     return ConfigError(f"`{key}`: {first['msg']}", where={"file": path}, hint=hint)
 
 
-def _known_keys(root: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+def _known_keys(root: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     model: Any = root
-    for part in place:
+    for part in path:
         if isinstance(part, int):
             continue
         field = next((f for f in model.model_fields.values() if f.alias == part), None)

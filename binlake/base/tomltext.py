@@ -1,4 +1,4 @@
-"""TOML as text, of the few kinds of values that Binlake's own files have; what it writes tomllib reads back alike."""
+"""Writes TOML for the few kinds of values in Binlake's own files; tomllib reads the same values back."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def to_toml(values: Mapping[str, Any]) -> str:
-    """`values` as TOML: text, numbers, truth, lists and tables of them; None is left out."""
+    """`values` as TOML: text, numbers, booleans, lists and tables of them; None is left out."""
     lines = [f"{_key(name)} = {_value(value)}" for name, value in values.items() if value is not None]
     return "".join(f"{line}\n" for line in lines)
 
 
 def to_toml_sections(values: Mapping[str, Any], place: str = "") -> str:
-    """`values` as TOML for people: a table is a section, a list of tables one section each, with inline tables."""
+    """`values` as TOML for people: a table, and each table of a list, is a section; deeper tables are inline."""
     plain = {name: value for name, value in values.items() if not _is_section(value)}
     text = to_toml(plain)
     for name, value in values.items():
@@ -35,7 +35,7 @@ def _is_section(value: Any) -> bool:
 
 def _value(value: Any) -> str:
     if isinstance(value, str):
-        # JSON's escapes are TOML's, but for DEL, which JSON leaves as it is.
+        # TOML has JSON's escapes, but also needs one for DEL, which JSON leaves unescaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
         inner = ", ".join(f"{_key(name)} = {_value(one)}" for name, one in value.items() if one is not None)

@@ -25,7 +25,7 @@ def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
 
 def write_uvarint(value: int) -> bytes:
     """An unsigned LEB128 number."""
-    # Most are short: a byte string made at once takes a third of the time.
+    # Most are short: creating the byte string in one step takes a third of the time.
     if value < 0x80:
         return bytes((value,))
     if value < 0x4000:

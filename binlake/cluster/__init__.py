@@ -1,1 +1,1 @@
-"""The source cluster: its placement driver, its pumps, the source itself, and an operator's commands over them."""
+"""The source cluster: its placement driver, its pumps, the source itself, and commands for operators."""

@@ -1,4 +1,4 @@
-"""The registry's entry of a pump or a consumer, in the original's JSON (docs/reference/formats.md 3.1)."""
+"""A pump's or consumer's entry in the registry, in the original's JSON (docs/reference/formats.md 3.1)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from binlake.errors import WireError
 
 STATES = frozenset({"online", "pausing", "paused", "closing", "offline"})
-# Go's encoder writes these so that JSON can be embedded in HTML and JavaScript.
+# Go's encoder escapes these, so that JSON can be embedded in HTML and JavaScript.
 _GO_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
@@ -28,7 +28,7 @@ class NodeStatus:
     update_ts: int = 0
 
     def to_json(self) -> bytes:
-        """The value as the original writes it, byte for byte."""
+        """The JSON, byte for byte as the original writes it."""
         value = {
             "nodeId": self.node_id,
             "host": self.host,
@@ -44,7 +44,7 @@ class NodeStatus:
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> NodeStatus:
-        """The entry of `key`. Raises WireError that names the key: one bad value breaks everybody's listing."""
+        """Parse the entry of `key`. Raises WireError, which names the key: one bad value breaks every listing."""
         try:
             raw = json.loads(data)
             status = cls(
@@ -61,7 +61,7 @@ class NodeStatus:
             raise WireError(
                 f"a registry entry cannot be read: {error!r}",
                 where={"key": key},
-                hint="TiDB and the original tools fail on it as well: correct or delete the key in etcd",
+                hint="TiDB and the original tools fail on it too: correct or delete the key in etcd",
             ) from None
         if status.state not in STATES:
             raise WireError(f"unknown state {status.state!r} in the registry", where={"key": key})

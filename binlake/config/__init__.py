@@ -1,4 +1,4 @@
-"""The configuration of one replication: read once from TOML, frozen, every unknown key refused."""
+"""The configuration of one replication: read once from TOML, then frozen; unknown keys are refused."""
 
 from binlake.config.load import load_replication
 from binlake.config.model import Replication

@@ -1,4 +1,4 @@
-"""How a replication runs under Airflow: its DAGs, whom they notify, and what they share with other work."""
+"""How a replication runs under Airflow: its DAGs, their notifications, and the pool they share with other work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class Notify(Section):
         description="import path of a notifier class, or of a callable that takes Airflow's context; imported when used"
     )
     kwargs: dict[str, Any] = Field(
-        {}, repr=False, description="its arguments; `env:NAME` reads the environment where it is called"
+        {},
+        repr=False,
+        description="its arguments; `env:NAME` is read from the environment of the process that calls the notifier",
     )
 
 
@@ -33,19 +35,21 @@ class NotifyOnLag(Notify):
 
 
 class NotifyOnSilence(NotifyOnLag):
-    """Notification when commit time advances, but no transaction arrives any more."""
+    """Notification when commit time advances but no transactions arrive."""
 
     seconds: int = Field(
         ge=1,
-        description="seconds of commit time without a transaction that trigger the notification; longer than the "
-        "quietest period",
+        description="seconds of commit time without a transaction that trigger the notification; choose more than the"
+        " quietest period",
     )
 
 
 class BackfillRuns(Section):
-    """Runs of `<name>.backfill` that Airflow's own backfill makes, one for each interval between two dates."""
+    """Runs of `<name>.backfill` that Airflow's backfill creates, one for each interval between two dates."""
 
-    interval: str = Field("@daily", description="cron text or preset; an interval [a, b) is the commit_ts of that time")
+    interval: str = Field(
+        "@daily", description="cron expression or preset; the interval [a, b) covers the commit_ts in that time"
+    )
 
 
 class VerifyRuns(Section):
@@ -54,7 +58,7 @@ class VerifyRuns(Section):
     schedule: str = Field("", description="as airflow.schedule; empty = manual runs only")
     against: Literal["lake", "source"] = Field("lake", description="what a scheduled run compares the target with")
     sample: float = Field(
-        1.0, gt=0, le=1, description="share of the rows that one run compares; the next run compares another share"
+        1.0, gt=0, le=1, description="share of the rows that one run compares; each run compares another share"
     )
 
 
@@ -68,37 +72,44 @@ class Airflow(Section):
     """How the DAGs of this replication run."""
 
     schedule: str = Field(
-        "*/1 * * * *", description="cron text, `@continuous`-like presets, or `every Ns`; empty = none"
+        "*/1 * * * *", description="cron expression, preset such as `@continuous`, or `every Ns`; empty = none"
     )
-    layout: Literal["stages", "fused"] = Field("stages", description="a task per stage, or all stages in one task")
-    engine: Literal["connect", "submit"] = Field("submit", description="a warm Spark Connect server, or spark-submit")
+    layout: Literal["stages", "fused"] = Field(
+        "stages", description="`stages`: one task per stage; `fused`: all stages in one task"
+    )
+    engine: Literal["connect", "submit"] = Field(
+        "submit", description="`connect`: a running Spark Connect server; `submit`: spark-submit"
+    )
     spark_conn_id: str = Field("spark_default", description="Airflow connection of the Spark provider")
     retries: int = Field(2, ge=0, description="retries after a transient error")
     retry_delay_s: float = Field(5.0, ge=0, description="seconds between retries")
     wait_s: float = Field(
         300.0,
         ge=0,
-        description="seconds that a deferred task (it occupies no worker) waits for a pump, a lease or a lock; 0 = "
-        "it never waits",
+        description="seconds for which a deferred task (which occupies no worker) waits for a pump, a lease or a"
+        " lock; 0 = it never waits",
     )
     idle_s: int = Field(
         60,
         ge=0,
-        description="an empty window ends after land, except once per this many seconds of commit time; the next window"
-        " includes its range; 0 = every window goes to every sink",
+        description="an empty window ends after land, and the next window includes its range; once per this many"
+        " seconds of commit time, an empty window goes to every sink; 0 = all windows do",
     )
     pool: str = Field("default_pool", min_length=1, description="pool of all tasks; it must exist in Airflow")
     owner: str = Field("binlake", min_length=1, description="owner of all DAGs")
-    tags: NameList = Field((), description="tags beside `binlake`, the DAG's kind and the engine")
+    tags: NameList = Field((), description="tags in addition to `binlake`, the DAG's kind and the engine")
     deadline_s: int | None = Field(
         None, ge=1, description="a sync run that has not ended this long after it was queued calls on-failure"
     )
     on_failure: Notify | None = Field(
         None,
-        description="absent = Airflow's own pages only; also called when a table is set aside, or differs after a DDL",
+        description="called on a failure, and when a table is set aside or differs after a DDL; absent = shown only"
+        " on Airflow's pages",
     )
-    on_lag: NotifyOnLag | None = Field(None, description="absent = metrics only")
-    on_silence: NotifyOnSilence | None = Field(None, description="absent = metrics and the page only")
+    on_lag: NotifyOnLag | None = Field(None, description="absent = no notification, only metrics")
+    on_silence: NotifyOnSilence | None = Field(
+        None, description="absent = no notification, only metrics and the replication's page"
+    )
     backfill: BackfillRuns = Field(BackfillRuns())
     verify: VerifyRuns = Field(VerifyRuns())
     maintain: MaintainRuns = Field(MaintainRuns())

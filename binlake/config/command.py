@@ -36,7 +36,7 @@ class ConfigCommand:
 
 
 def _mask_secrets(value: Any, *, secret: bool = False) -> Any:
-    """Replace passwords and arguments of notifiers by ***; names of environment variables stay."""
+    """Replace passwords and arguments of notifiers by ***, but keep names of environment variables."""
     if isinstance(value, dict):
         return {key: _mask_secrets(item, secret=secret or key in _SECRET) for key, item in value.items()}
     if isinstance(value, list):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def _check_zone(text: str) -> str:
     if read_zone(text) is None:
-        raise ValueError(f"{text!r} is not a time zone: `+08:00`, `UTC`, or a name that this machine knows")
+        raise ValueError(f"{text!r} is not a time zone; use `+08:00`, `UTC`, or a name that this machine knows")
     return text
 
 
@@ -36,10 +36,10 @@ def _check_uri(text: str) -> str:
 
 
 def _check_subject_strategy(text: str) -> str:
-    # The registry's clients name them by class.
+    # The registry's clients use the name of a class, with its package.
     if text.rpartition(".")[2] == "TopicNameStrategy":
         return "TopicNameStrategy"
-    raise ValueError(f"the subject name strategy {text!r} is not supported: only TopicNameStrategy is, as in TiCDC")
+    raise ValueError(f"the subject name strategy {text!r} is not supported; as in TiCDC, only TopicNameStrategy is")
 
 
 CommitTs = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,19})?$")]
@@ -52,37 +52,43 @@ _ONE_SEQUENCE = "binlog"
 
 
 class TopicRule(Section):
-    """Where the messages of some tables go."""
+    """The topic and partitions for the messages of some tables."""
 
-    matcher: NameList = Field(description="patterns of tables, as `test.*`; the last one that fits decides")
-    topic: str = Field(description="the topic, with {schema} and {table}")
+    matcher: NameList = Field(description="patterns of tables, such as `test.*`; the last one that matches decides")
+    topic: str = Field(description="the topic; {schema} and {table} are replaced")
     partition: Literal["default", "table", "ts", "index-value"] = Field(
-        "index-value", description="what chooses the partition; index-value keeps the changes of a row in order"
+        "index-value", description="how the partition is chosen; index-value keeps the changes of a row in order"
     )
 
 
 class Csv(Section):
     """How a feed with protocol csv writes a line, as TiCDC's `[sink.csv]`."""
 
-    delimiter: str = Field(",", min_length=1, max_length=3, description="between two values")
-    quote: str = Field('"', max_length=1, description="around texts, doubled in them; empty = a backslash escapes")
-    null: str = Field("\\N", description="the text that means NULL, without quotes")
-    include_commit_ts: bool = Field(False, description="a column with the commit_ts")
-    output_old_value: bool = Field(False, description="an update is two lines, D and I, and a column says so")
-    binary_encoding_method: Literal["base64", "hex"] = Field("base64", description="form of BINARY and BLOB")
+    delimiter: str = Field(",", min_length=1, max_length=3, description="separator of values")
+    quote: str = Field(
+        '"', max_length=1, description="quotes texts, and is doubled inside them; empty = backslash escapes"
+    )
+    null: str = Field("\\N", description="text for NULL, without quotes")
+    include_commit_ts: bool = Field(False, description="add a column with the commit_ts")
+    output_old_value: bool = Field(
+        False, description="write an update as two lines, D and I, with a column that marks them"
+    )
+    binary_encoding_method: Literal["base64", "hex"] = Field("base64", description="encoding of BINARY and BLOB")
 
     @model_validator(mode="after")
     def _require_readable(self) -> Csv:
         signs = self.delimiter + self.quote
         bad = any(sign in "\r\n\\" or ord(sign) > _ASCII for sign in signs)
         if bad or (self.quote and self.quote in self.delimiter):
-            raise ValueError("delimiter and quote are different ASCII characters, neither a line end nor a backslash")
+            raise ValueError(
+                "delimiter and quote must be different ASCII characters, and neither a line end nor a backslash"
+            )
         if any(sign in self.null for sign in f"{signs}\r\n"):
-            raise ValueError("null holds neither delimiter, quote nor a line end")
+            raise ValueError("null must not contain the delimiter, the quote or a line end")
         return self
 
     def options(self, terminator: str) -> CsvOptions:
-        """The options that decide the bytes."""
+        """The options that determine the bytes of the lines."""
         return CsvOptions(
             self.delimiter, self.quote, self.null, self.include_commit_ts, self.output_old_value,
             self.binary_encoding_method, terminator,
@@ -97,28 +103,34 @@ class Feed(Section):
         repr=False, description="`kafka://host:port/topic?protocol=avro&...` or `file:///folder?protocol=avro`"
     )
     schema_registry: str = Field(
-        "", repr=False, description="URL of the schema registry; user and password encoded; `?ca=FILE` for https"
+        "",
+        repr=False,
+        description="URL of the schema registry; user and password percent-encoded; `?ca=FILE` for https",
     )
     namespace: str = Field("default", description="first part of the namespace of Avro's records")
-    rules: NameList = Field(("*.*",), description="patterns of the tables that are sent; `!` leaves tables out")
+    rules: NameList = Field(("*.*",), description="patterns of the tables to send; `!` excludes tables")
     dispatchers: tuple[TopicRule, ...] = Field(
         (),
-        description="topics; the first that fits decides; without one: the sink URI's, with avro `{schema}_{table}`",
+        description="rules for topics; the first that matches applies; default: the sink URI's topic, for avro"
+        " `{schema}_{table}`",
     )
     time_zone: Annotated[str, AfterValidator(_check_zone)] = Field(
-        "UTC", description="time zone that TIMESTAMP values are shown in"
+        "UTC", description="time zone in which TIMESTAMP values are written"
     )
     transactions: bool = Field(
-        True, description="publish a window in Kafka's transactions, each message once; false: once or more, in order"
+        True,
+        description="publish windows in Kafka transactions, each message exactly once; false: at least once, in order",
     )
-    csv: Csv = Field(Csv(), description="form of the lines of protocol csv")
-    terminator: Literal["\r\n", "\n"] = Field("\r\n", description="end of a line in files of canal-json and csv")
+    csv: Csv = Field(Csv(), description="format of the lines of protocol csv")
+    terminator: Literal["\r\n", "\n"] = Field("\r\n", description="line end in files of canal-json and csv")
     start_ts: CommitTs = Field(
-        "", description="commit_ts after which it begins (0: the beginning); empty = with the first window that it sees"
+        "", description="commit_ts after which the feed begins (0: the beginning); empty = with its first window"
     )
-    target_ts: CommitTs = Field("", description="last commit_ts that it sends, then it is finished; empty = no end")
+    target_ts: CommitTs = Field(
+        "", description="last commit_ts to send, after which the feed is finished; empty = no end"
+    )
     subject_name_strategy: Annotated[str, AfterValidator(_check_subject_strategy)] = Field(
-        "TopicNameStrategy", description="names of the registry's subjects; `TopicNameStrategy` is the only one"
+        "TopicNameStrategy", description="naming of the registry's subjects; only `TopicNameStrategy` is supported"
     )
 
     @model_validator(mode="after")
@@ -134,28 +146,28 @@ class Feed(Section):
 
     @property
     def options(self) -> Options:
-        """The options that decide the bytes of its messages."""
-        own = replace(self.sink.options, time_zone=self.time_zone)
-        if isinstance(own, CsvOptions):
+        """The options that determine the bytes of its messages."""
+        options = replace(self.sink.options, time_zone=self.time_zone)
+        if isinstance(options, CsvOptions):
             return replace(self.csv.options(self.terminator), time_zone=self.time_zone)
-        return replace(own, namespace=self.namespace) if isinstance(own, AvroOptions) else own
+        return replace(options, namespace=self.namespace) if isinstance(options, AvroOptions) else options
 
     @cached_property
     def topics(self) -> Topics:
-        """Topic and partition rule of each table. Raises ConfigError."""
+        """The topic and partition rule of each table. Raises ConfigError."""
         # Imported late: not needed to parse DAGs.
         from binlake.rules.topics import OWN_TOPICS, Dispatcher, Topics
 
         if isinstance(self.sink.options, SlaveBinlogOptions) and (self.dispatchers or not self.sink.topic):
             raise ConfigError(
-                "slave-binlog goes to one topic: that of the sink URI",
-                hint="write kafka://host:port/TOPIC?protocol=slave-binlog, and no dispatchers",
+                "a feed with protocol slave-binlog has one topic, which the sink URI names",
+                hint="set sink-uri to kafka://host:port/TOPIC?protocol=slave-binlog, and remove `dispatchers`",
             )
         if isinstance(self.sink.options, PbOptions):
             if self.dispatchers:
-                raise ConfigError("pb is one sequence of files", hint="leave `dispatchers` away")
+                raise ConfigError("a feed with protocol pb writes one sequence of files", hint="remove `dispatchers`")
             return Topics([], default=_ONE_SEQUENCE, shared=True)
-        # Other files have a folder for each table.
+        # All other file protocols have one folder for each table.
         shared = self.sink.storage is not None or not isinstance(self.sink.options, AvroOptions)
         default = (self.sink.topic if shared else "") or OWN_TOPICS
         rules = [Dispatcher(rule.matcher, rule.topic, rule.partition) for rule in self.dispatchers]
@@ -170,22 +182,22 @@ class Feed(Section):
 
     @property
     def first_ts(self) -> int | None:
-        """`start-ts` as a number; None where the feed begins with the first window that it sees."""
+        """`start-ts` as a number; None if the feed begins with its first window."""
         return int(self.start_ts) if self.start_ts else None
 
     def last_ts(self, ts: int) -> int:
-        """`ts`, or the feed's end where that is lower."""
+        """The lower of `ts` and the feed's end."""
         return min(ts, int(self.target_ts)) if self.target_ts else ts
 
     def data_hash(self) -> str:
-        """Hash of everything that decides its messages: when it changes, unpublished windows are encoded again."""
+        """Hash of all settings that determine its messages; if it changes, unpublished windows are encoded again."""
         values = self.model_dump(
             mode="json", exclude={"name", "schema_registry", "transactions", "start_ts", "target_ts"}
         )
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     def require_rules(self) -> None:
-        """Read its patterns and topics. Raises ConfigError with the feed's name."""
+        """Check its patterns and topics. Raises ConfigError with the feed's name."""
         try:
             _ = self.tables, self.topics
         except ConfigError as error:

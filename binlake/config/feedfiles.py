@@ -1,7 +1,7 @@
-"""Feeds as files: `feeds/REPLICATION/ID.toml` beside the replication's file, one feed each, as a section `[[feed]]`.
+"""Feeds as files: `feeds/REPLICATION/ID.toml` next to the replication's file, each with the keys of a `[[feed]]`.
 
-`binlake changefeed` writes them. Rule: a feed is defined once; two of one name are an error that names both files. The
-files may contain passwords, so only their owner can read them.
+`binlake changefeed` writes them. Rule: a feed is defined once; two feeds with one name are an error that names both
+files. The files may contain passwords, so only their owner can read them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def feed_file(replication_file: Path, replication: str, feed: str) -> Path:
 
 
 def feed_files(replication_file: Path, replication: str) -> list[Path]:
-    """The files of all feeds that are not in the replication's own file."""
+    """The files of all feeds that have their own file."""
     return sorted((replication_file.parent / FOLDER / replication).glob("*.toml"))
 
 
 def merge_feed_files(replication: Replication, replication_file: Path) -> Replication:
-    """`replication` with the feeds of its folder after those of its own file. Raises ConfigError."""
+    """`replication` with the feeds of its feeds folder appended to those of its own file. Raises ConfigError."""
     feeds = list(_read_feeds(replication_file, replication.name))
     if not feeds:
         return replication
@@ -43,13 +43,13 @@ def merge_feed_files(replication: Replication, replication_file: Path) -> Replic
             raise ConfigError(
                 "a feed is defined twice",
                 where={"feed": feed.name, "file": replication_file, "and": path},
-                hint="take it out of one of the two files",
+                hint="remove it from one of the two files",
             )
     return replication.model_copy(update={"feed": (*replication.feed, *(feed for _, feed in feeds))})
 
 
 def read_feed_file(path: Path) -> Feed:
-    """The feed of one file. Raises ConfigError."""
+    """Read the feed of one file. Raises ConfigError."""
     try:
         feed = Feed.model_validate(read_toml(path))
     except ValidationError as error:
@@ -58,18 +58,19 @@ def read_feed_file(path: Path) -> Feed:
         raise ConfigError(
             f"a feed's file cannot be read: {error.strerror}",
             where={"file": path},
-            hint="only its owner may read it: run as the user who created the feed, or change the file's owner",
+            hint="only its owner may read it: run the command as the user who created the feed, or change the file's"
+            " owner",
         ) from None
     if feed.name != path.stem:
         raise ConfigError(
-            "the name of a feed's file is not the feed's name", where={"file": path, "name": feed.name},
+            "a feed's file does not have the feed's name", where={"file": path, "name": feed.name},
             hint=f"call it {feed.name}.toml",
         )  # fmt: skip
     return feed
 
 
 def write_feed_file(path: Path, feed: Feed) -> None:
-    """Write it atomically, readable only by its owner."""
+    """Write the feed's file atomically, readable only by its owner."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}")
     values = feed.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -77,7 +78,7 @@ def write_feed_file(path: Path, feed: Feed) -> None:
         out.write(to_toml(values))
         out.flush()
         os.fsync(out.fileno())
-    # A umask only removes permissions; an existing file keeps its own.
+    # A umask only removes permissions, and an existing file keeps its permissions.
     temporary.chmod(_MODE)
     temporary.replace(path)
 

@@ -1,4 +1,4 @@
-"""Which replications exist: one TOML file each, in one folder; a broken one never hides the others."""
+"""Finds all replications: one TOML file each, in one folder; a broken file never hides the others."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ DEFAULT_FOLDER = Path(__file__).resolve().parents[2] / "replications"
 
 @dataclass(frozen=True)
 class ReplicationFolder:
-    """The replications of a folder: `good` by file, and the errors of the others."""
+    """The replications of a folder: the valid ones (`good`) by file, and the errors of the other files."""
 
     good: Mapping[Path, Replication]
     broken: Mapping[Path, ConfigError]
 
 
 def replications_folder() -> Path:
-    """The folder of `BINLAKE_REPLICATIONS`, or the repository's own."""
+    """The folder in `BINLAKE_REPLICATIONS`, or that of the repository."""
     return Path(os.environ.get(FOLDER_ENV) or DEFAULT_FOLDER)
 
 
 def find_replications(folder: Path | None = None) -> ReplicationFolder:
-    """Read every `*.toml` of `folder`, without its secrets. Two files of one name: both broken."""
+    """Read every `*.toml` of `folder`, without secrets. If two files have one replication name, both are errors."""
     good: dict[Path, Replication] = {}
     broken: dict[Path, ConfigError] = {}
     for path in sorted((folder or replications_folder()).glob("*.toml")):
@@ -45,7 +45,7 @@ def find_replications(folder: Path | None = None) -> ReplicationFolder:
 
 
 def find_replication(name: str) -> Replication | None:
-    """The replication called `name`; None when no good file describes it."""
+    """The replication called `name`; None if no valid file describes it."""
     return next((item for item in find_replications().good.values() if item.name == name), None)
 
 

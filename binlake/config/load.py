@@ -22,9 +22,10 @@ log = structlog.get_logger(__name__)
 def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
     """The replication described by the TOML file `path`. Raises ConfigError.
 
-    `secrets` False leaves `env:NAME` passwords unresolved: a caller that only reads names and places (a DAG file, a
-    page) must not need, nor hold, the target's password. Patterns and expressions of filters are not read then either.
-    With secrets, it also decides whether errors of this process show values of rows (binlake.base.redaction).
+    With `secrets` False, `env:NAME` passwords stay unresolved: a caller that only reads names and locations (a DAG
+    file, a page) must neither need nor hold the target's password. Patterns and expressions of filters are then not
+    checked either. With `secrets` True, it also sets whether errors of this process show values of rows
+    (binlake.base.redaction).
     """
     path = Path(path)
     replication = _read_model(path)
@@ -46,7 +47,7 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
 
 
 def check_replication(path: str | Path) -> Replication:
-    """As `load_replication` without secrets, with all checks that are possible on this machine. Raises ConfigError."""
+    """Like `load_replication` without secrets, with all checks that this machine can do. Raises ConfigError."""
     path = Path(path)
     replication = _read_model(path)
     problems = [*find_problems(replication), *find_notifier_problems(replication)]
@@ -61,7 +62,7 @@ def _read_model(path: Path) -> Replication:
         raw = read_toml(path)
     except FileNotFoundError:
         raise ConfigError(
-            "replication file not found", where={"file": path}, hint="see `replications/` for a sample"
+            "replication file not found", where={"file": path}, hint="see `replications/` for an example"
         ) from None
     except OSError as error:
         raise ConfigError(
@@ -79,8 +80,8 @@ def _problems_error(problems: list[str], path: Path) -> ConfigError:
 
 
 def _require_rules(replication: Replication, path: Path) -> None:
-    """Patterns, events and expressions are checked here, not by the first window. Raises ConfigError."""
-    # Their parsers are heavy, and a DAG file (`secrets` False) is parsed every few seconds.
+    """Check patterns, events and expressions now, not in the first window. Raises ConfigError."""
+    # Importing the parsers is slow, and Airflow parses a DAG file (`secrets` False) every few seconds.
     from binlake.rules import Rules
 
     try:

@@ -1,4 +1,4 @@
-"""The settings of a replication's TOML; names and defaults are the originals' where an original exists.
+"""The settings of a replication's TOML. Settings that TiDB Binlog, DM or TiCDC has keep its names and defaults.
 
 Every field's `description` goes into the generated configuration reference.
 """
@@ -40,23 +40,22 @@ SafeMode = Annotated[Literal["always", "auto", "never"], BeforeValidator(_safe_m
 
 
 class Security(Section):
-    """TLS towards PD and TiDB's status port where their URL is https://, and towards pumps and `source.sql` when any
-    file is given."""
+    """TLS to PD and TiDB's status port if their URL is https://, and to pumps and `source.sql` if any file is given."""
 
     ssl_ca: str = Field(
-        "", description="PEM file of the authority that signed their certificates; empty = the system's"
+        "", description="PEM file of the CA that signed the servers' certificates; empty = the system's CAs"
     )
     ssl_cert: str = Field("", description="PEM file of the client certificate, if the servers require one")
-    ssl_key: str = Field("", description="PEM file of its key")
+    ssl_key: str = Field("", description="PEM file of the client certificate's key")
 
     def files(self) -> tuple[str, str, str]:
-        """Authority, certificate and key, empty = none."""
+        """CA, certificate and key; empty = none."""
         return self.ssl_ca, self.ssl_cert, self.ssl_key
 
 
 def _check_zone(text: str) -> str:
     if text and read_zone(text) is None:
-        raise ValueError(f"{text!r} is not a time zone: `+08:00`, `UTC`, or a name that this machine knows")
+        raise ValueError(f"{text!r} is not a time zone; use `+08:00`, `UTC`, or a name that this machine knows")
     return text
 
 
@@ -74,49 +73,51 @@ class SourceSql(Section):
 
 
 class SourceSnapshot(Section):
-    """How `binlake bootstrap` reads the tables of a TiDB source, by `[source.sql]`."""
+    """How `binlake bootstrap` reads the tables of a TiDB source through `[source.sql]`."""
 
-    threads: int = Field(4, ge=1, le=64, description="connections that read rows side by side (dumpling: --threads)")
-    chunk_rows: int = Field(20_000, ge=1, le=1_000_000, description="rows of a chunk, which is read whole or again")
+    threads: int = Field(4, ge=1, le=64, description="connections that read rows in parallel (dumpling: --threads)")
+    chunk_rows: int = Field(
+        20_000, ge=1, le=1_000_000, description="rows per chunk; an interrupted chunk is read again"
+    )
 
 
 class Source(Section):
-    """Where binlogs and schema come from."""
+    """Where binlogs and schemas come from."""
 
-    pd_urls: NameList = Field(("http://127.0.0.1:2379",), description="PD addresses (TSO and registry), comma list")
+    pd_urls: NameList = Field(("http://127.0.0.1:2379",), description="addresses of PD (TSO and registry), comma list")
     status_url: str = Field("http://127.0.0.1:10080", description="TiDB's status port: DDL history, transaction status")
-    cluster_id: str = Field("", pattern=r"^[0-9]*$", description="refuse any other cluster; empty = use PD's")
+    cluster_id: str = Field("", pattern=r"^[0-9]*$", description="refuse any other cluster; empty = accept PD's")
     new_collation: bool = Field(
         True,
-        description="false for a cluster created with new_collations_enabled_on_first_bootstrap = false, which compares"
-        " all text bytewise, whatever its definitions name: the target's collations are then bytewise too",
+        description="false for a cluster created with new_collations_enabled_on_first_bootstrap = false. It compares"
+        " all text bytewise, whatever collations its definitions name, so the target's collations are bytewise too",
     )
     time_zone: Annotated[str, AfterValidator(_check_zone)] = Field(
         "",
-        description="time zone of the sessions that send DDL, `+08:00` or `Europe/Berlin`, for DDL whose job does not "
-        "contain it: TiDB uses it to convert TIMESTAMP values; empty = DDL that depends on it is refused",
+        description="time zone of the sessions that send DDL, such as `+08:00` or `Europe/Berlin`, for DDL jobs that"
+        " do not contain it; TiDB converts TIMESTAMP values with it. Empty = DDL that depends on it is refused",
     )
     invalid_text: Literal["refuse", "latin1"] = Field(
         "refuse",
         description="handling of text whose bytes are not UTF-8, which TiDB accepts in latin1 columns: `refuse` ="
-        " merge stops; `latin1` = it is read as MySQL's latin1 (windows-1252) and counted, with one alert per window"
-        " and table; in columns of a unique key it is refused in either case",
+        " merge stops; `latin1` = merge reads it as MySQL's latin1 (windows-1252) and counts it, with one alert per"
+        " window and table. In columns of a unique key it is always refused",
     )
     second_writes: Literal["refuse", "once"] = Field(
         "refuse",
-        description="TiDB logs changes twice while REORGANIZE PARTITION runs; for tables without a key, where the"
-        " duplicates cannot be identified: `refuse` = merge stops; `once` = each pair is one change, with one alert per"
-        " window and table; compare that table afterwards (`binlake verify --fix`): the source itself may hold such"
-        " rows twice",
+        description="TiDB logs changes twice while REORGANIZE PARTITION runs. In tables without a key the duplicates"
+        " cannot be identified: `refuse` = merge stops; `once` = each pair counts as one change, with one alert per"
+        " window and table. Compare the table afterwards (`binlake verify --fix`): the source may have such rows"
+        " twice",
     )
     timeout_s: float = Field(10.0, gt=0, description="timeout of a call to PD, a pump or the status port, in seconds")
     security: Security = Field(Security())
-    sql: SourceSql | None = Field(None, description="absent = the DDL history comes from the status port")
+    sql: SourceSql | None = Field(None, description="absent = the DDL history is read from the status port")
     snapshot: SourceSnapshot = Field(SourceSnapshot())
 
     @property
     def expected_cluster(self) -> int:
-        """`cluster-id` as a number; 0 = it is not configured."""
+        """`cluster-id` as a number; 0 = not configured."""
         return int(self.cluster_id or 0)
 
 
@@ -128,44 +129,45 @@ class Lake(Section):
 
 
 class Window(Section):
-    """How far one window may reach."""
+    """Limits of a window."""
 
     max_seconds: int = Field(
         3600,
         ge=1,
-        description="longest window, in seconds of commit_ts; after an empty window, twice its length if more",
+        description="greatest length of a window, in seconds of commit_ts; after an empty window, twice its length if"
+        " that is more",
     )
     stop_at: tuple[TsText, ...] = Field((), description="commit_ts that no window crosses, ascending")
-    blocked_alert_s: int = Field(600, ge=1, description="a run that is blocked for longer than this fails")
+    blocked_alert_s: int = Field(600, ge=1, description="a run that is blocked for more than this many seconds fails")
     max_bytes: int | None = Field(
         None,
         ge=0,
-        description="limit of the bytes of binlogs in a window (at least one transaction): land ends the window there,"
-        " the rest belongs to the next one; absent = 67108864 where one task runs all stages, window after window"
-        " (layout `fused`, `binlake window run`), no limit where a run processes one window (`stages`);"
-        " 0 = no limit except max-seconds",
+        description="limit for the bytes of binlogs in a window (at least one transaction); land ends the window"
+        " there, and the next window gets the rest. Absent: 67108864 if one task runs all stages of many windows"
+        " (layout `fused`, `binlake window run`), else no limit (`stages`: each run processes one window). 0: only"
+        " max-seconds is a limit",
     )
     driver_bytes: int = Field(
         64 << 20,
         ge=0,
         le=512 << 20,
-        description="a window of at most this many bytes is pulled by the driver itself, which is faster than Spark's"
-        " workers; 0 = the workers always pull and decode (if the driver cannot reach the pumps' data ports, say)",
+        description="the driver itself pulls a window of at most this many bytes, which is faster than Spark's"
+        " workers; 0 = the workers always pull and decode, as when the driver cannot reach the pumps' data ports",
     )
 
 
 class TargetTable(TableName):
-    """Tables of the target whose definition differs from the source's; names are those at the target, or ~regex. The
-    first entry that matches counts. `binlake preflight` names every difference."""
+    """Tables of the target whose definition differs from the source's, by name at the target or ~regex. The first that
+    matches applies. `binlake preflight` names every difference."""
 
     preserve: bool = Field(
-        False, description="the target has columns of its own, or another primary key: their values are kept"
+        False, description="for a target table with additional columns, or another primary key: keep the values in them"
     )
     accept: tuple[str, ...] = Field((), description="accepted differences, each in the exact words of preflight")
 
 
 _BATCH, _ORDERED_BATCH = 1000, 100
-"""Rows of a batch: where the order inside a phase does not matter, and where it does (DM's)."""
+"""Rows per batch: if the order within a phase does not matter, and if it does (DM's default)."""
 
 
 class Target(Section):
@@ -178,95 +180,106 @@ class Target(Section):
     password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
     mode: Literal["atomic", "parallel", "ordered", "auto"] = Field(
         "atomic",
-        description="`atomic`: a segment appears at once; `parallel`: batches over worker-count connections; `ordered`:"
-        " every row change in commit order; `auto`: atomic within max-segment-rows and -bytes, parallel above",
+        description="`atomic`: one transaction per segment; `parallel`: batches over worker-count connections;"
+        " `ordered`: every row change, in commit order; `auto`: atomic up to max-segment-rows and -bytes, else"
+        " parallel",
     )
     safe_mode: SafeMode = Field(
         "always",
-        description="`always` (or true): writes are REPLACE; `auto` (or false): only where rows of the window may be on"
-        " the target already, else INSERT … ON DUPLICATE KEY UPDATE where that is the same; `never`: as if clean",
+        description="`always` (or true): writes use REPLACE; `auto` (or false): only if rows of the window may be at"
+        " the target already, else INSERT … ON DUPLICATE KEY UPDATE if that has the same effect; `never`: as `auto`,"
+        " but every checkpoint counts as clean",
     )
     safe_mode_duration_s: float = Field(
-        60.0, ge=0, description="seconds of commit time after an unclean checkpoint that another writer left (DM's)"
+        60.0,
+        ge=0,
+        description="seconds of commit time with REPLACE after an unclean checkpoint of another writer (as DM)",
     )
     worker_count: int = Field(
-        16, ge=1, le=1024, description="connections of the modes parallel and ordered (drainer's default)"
+        16, ge=1, le=1024, description="connections in the modes parallel and ordered (the drainer's default)"
     )
     batch: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto",
         alias="txn-batch",
-        description="rows per statement, and per transaction in the modes parallel and ordered. `auto`: DM's 100 in"
-        " `ordered` (the drainer's was 20); 1000 elsewhere, which costs both sides a third less",
+        description="rows per statement, and per transaction in the modes parallel and ordered. `auto`: 100 in"
+        " `ordered`, as DM (the drainer had 20); 1000 in the other modes, which costs both sides a third less",
     )
     multiple_rows: bool = Field(
         False,
-        description="`ordered`: consecutive changes of one kind become one statement (as in DM); other modes always"
+        description="`ordered`: write consecutive changes of one kind in one statement (as in DM); other modes always"
         " do this",
     )
     conflict_strategy: Literal["causality", "flush"] = Field(
         "causality",
-        description="`ordered`: which change waits for all earlier ones: one that links two groups of keys (DM), or"
-        " one that touches any key in flight (drainer)",
+        description="`ordered`: which changes wait for all earlier ones: `causality`, those that link two groups of"
+        " keys (DM); `flush`, those of a key with an unfinished change (drainer)",
     )
     max_segment_rows: int = Field(
-        5_000_000, ge=1, description="rows one transaction may hold; above it `atomic` fails, `auto` goes parallel"
+        5_000_000,
+        ge=1,
+        description="most rows of one transaction; above it `atomic` fails, `auto` uses parallel",
     )
     max_segment_bytes: int = Field(
-        1 << 30, ge=1, description="bytes of SQL text one transaction may hold; above it as with max-segment-rows"
+        1 << 30,
+        ge=1,
+        description="most bytes of SQL text in one transaction; above it as for max-segment-rows",
     )
     impossible_changes: Literal["fail", "last"] = Field(
         "fail",
-        description="changes of one key inside a segment that contradict each other (INSERT of a row that exists):"
-        " `fail` names key and commit_ts; `last` uses the last one, as always where filters dropped changes of the"
-        " window. Not in `ordered`, where the target itself refuses them",
+        description="for changes of one key that contradict each other within a segment, such as an INSERT of a row"
+        " that exists: `fail` names key and commit_ts; `last` uses the last one, which is always done if filters"
+        " dropped changes of the window. Without effect in `ordered`, where the target itself refuses such changes",
     )
     on_table_error: Literal["stop", "set-aside"] = Field(
         "stop",
-        description="a table that cannot be applied (missing, of another definition, a DDL or row refused, a"
-        " written key absent): `stop`: all tables wait until it is fixed, or set aside by `binlake table aside`;"
-        " `set-aside`: the others continue, `consistent` is false until `binlake table back`",
+        description="for a table that cannot be applied (missing, other definition, refused DDL or row, a written key"
+        " absent): `stop`: all tables wait until it is fixed, or set aside with `binlake table aside`; `set-aside`:"
+        " the other tables continue, and `consistent` is false until `binlake table back`",
     )
     most_set_aside: int = Field(
         10,
         ge=1,
-        description="`set-aside` stops instead if more tables would be set aside: then the tables are hardly the cause",
+        description="if more tables would be set aside, `set-aside` stops instead: the cause is then hardly the tables",
     )
     verify_after_ddl_rows: int = Field(
         200_000,
         ge=0,
-        description="a table of at most this many rows, as the target estimates them, is compared with the lake"
-        " (else the source) after a DDL that converts, fills or removes its rows; 0 = none",
+        description="after a DDL that converts, fills or removes a table's rows, compare the table with the lake"
+        " (else the source) if it has at most this many rows by the target's estimate; 0 = never",
     )
     sync_mode: Literal[1, 2] = Field(
-        1, description="1: every column of the source; 2 (drainer's partial): only those that the target's table has"
+        1,
+        description="1: all columns of the source; 2 (drainer's partial): only those that the target's table has",
     )
     tables: tuple[TargetTable, ...] = Field((), description="tables whose definition differs from the source's")
-    checkpoint_schema: str = Field("tidb_binlog", description="database of the checkpoint and Binlake's own tables")
-    connect_timeout_s: float = Field(10.0, gt=0, description="seconds to connect")
-    lease_s: int = Field(30, ge=1, description="seconds a silent finalize keeps its lease")
+    checkpoint_schema: str = Field("tidb_binlog", description="database of the checkpoint and of Binlake's own tables")
+    connect_timeout_s: float = Field(10.0, gt=0, description="timeout of a connection attempt, in seconds")
+    lease_s: int = Field(30, ge=1, description="seconds after which a lease that finalize does not renew expires")
     graceful_stop_timeout_s: float = Field(
-        10.0, ge=0, description="seconds that started statements may still take after SIGTERM, then they are killed"
+        10.0, ge=0, description="seconds that running statements have after SIGTERM before they are killed"
     )
 
     @property
     def batch_rows(self) -> int:
-        """The rows of a batch."""
+        """Rows per batch."""
         if self.batch != "auto":
             return self.batch
         return _ORDERED_BATCH if self.mode == "ordered" else _BATCH
 
 
 class Relay(Section):
-    """Relay files: a window's statements beside the lake, for `binlake recover` when the lake is gone too."""
+    """Relay files: a window's statements outside the lake, for `binlake recover` if the lake is lost too."""
 
     log_dir: str = Field(
         "",
         repr=False,
-        description="folder of the files, any mounted path, or `s3://bucket/prefix?...` with a sink URI's words; empty"
-        " = no relay files: the lake has the statements anyway",
+        description="folder of the files: any mounted path, or `s3://bucket/prefix?...` with the parameters of a sink"
+        " URI; empty = no relay files (the lake has the statements too)",
     )
     max_file_size: int = Field(
-        10_485_760, gt=0, description="bytes after which a file is closed, at the end of a batch (the drainer's)"
+        10_485_760,
+        gt=0,
+        description="bytes after which a file is closed, at the end of a batch (drainer's default)",
     )
 
 
@@ -279,11 +292,13 @@ class Mirror(Section):
 class Replication(Section):
     """One replication: a source cluster, a lake, and its sinks."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$", description="name; also the DAG id and the lake folder")
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_-]{0,62}$", description="name; also the DAG id and the folder in the lake"
+    )
     initial_commit_ts: TsText = Field(
         "-1",
-        description="where a new replication starts, exclusive; -1 = now, 0 = the beginning. Used once: a different"
-        " value for a lake that has data is an error",
+        description="commit_ts after which a new replication starts; -1 = now, 0 = the beginning. Used once: another"
+        " value is an error if the lake has data",
     )
     show_row_values: bool = Field(
         False,
@@ -293,26 +308,28 @@ class Replication(Section):
     lake: Lake
     window: Window = Field(Window())
     filter: Filter = Field(Filter())
-    block_allow_list: BlockAllowList | None = Field(None, description="DM's table lists instead of those of `[filter]`")
+    block_allow_list: BlockAllowList | None = Field(None, description="DM's table lists instead of those in `[filter]`")
     filters: tuple[EventRule, ...] = Field((), description="event filter: kinds of changes to drop")
     routes: tuple[RouteRule, ...] = Field((), description="names at the target")
     shard_mode: ShardMode = Field(
         "",
-        description="DDL of tables that share a target: empty = the target has the widest of their definitions, and"
-        " where none of them is that the pipeline stops; `optimistic`: it has their joined definition, which none of"
-        " them need have; `pessimistic`: a DDL waits until all of them have it, and so do the rows after it",
+        description="DDL of tables that share a target. Empty: the target has the widest of their definitions; if"
+        " none contains all others, the pipeline stops. `optimistic`: the target has their joined definition, which"
+        " no table need have. `pessimistic`: a DDL, and the rows after it, wait until all tables have the DDL",
     )
     shard_lock_alert_s: int = Field(
-        3600, ge=0, description="pessimistic: an alert when rows wait for longer, in seconds of commit time; 0 = none"
+        3600,
+        ge=0,
+        description="pessimistic: alert if rows wait for more seconds of commit time than this; 0 = none",
     )
-    expression_filter: tuple[ExpressionRule, ...] = Field((), description="rows to drop by an SQL expression")
-    ddl_replacement: tuple[DdlReplacement, ...] = Field((), description="statements instead of single DDL")
+    expression_filter: tuple[ExpressionRule, ...] = Field((), description="SQL expressions for rows to drop")
+    ddl_replacement: tuple[DdlReplacement, ...] = Field((), description="statements that replace single DDL")
     ddl_injection: tuple[DdlInjection, ...] = Field((), description="statements to run on the target between changes")
     loopback: Loopback = Field(Loopback())
     target: Target | None = Field(None, description="absent = no SQL sink")
     relay: Relay = Field(Relay())
     mirror: Mirror = Field(Mirror())
-    feed: tuple[Feed, ...] = Field((), description="feeds of row changes as messages, each a sink of its own")
+    feed: tuple[Feed, ...] = Field((), description="feeds of row changes as messages; each is a separate sink")
     validation: Validation = Field(Validation())
     airflow: Airflow = Field(Airflow())
 
@@ -322,7 +339,7 @@ class Replication(Section):
         both = sorted(lists & self.filter.model_fields_set)
         if self.block_allow_list is not None and both:
             key = both[0].replace("_", "-")
-            raise ValueError(f"tables are chosen by `block-allow-list` or by `filter.{key}`, not by both")
+            raise ValueError(f"choose tables with `block-allow-list` or with `filter.{key}`, not with both")
         return self
 
     @model_validator(mode="after")
@@ -332,8 +349,8 @@ class Replication(Section):
         ]
         if drops and self.target is not None and self.target.mode == "ordered" and self.target.safe_mode != "always":
             raise ValueError(
-                f"target.mode = ordered with `{drops[0]}` needs safe-mode = always: a plain INSERT or UPDATE meets "
-                "rows that the source no longer has, or does not have yet"
+                f"target.mode = ordered with `{drops[0]}` needs safe-mode = always: a plain INSERT or UPDATE can meet"
+                " rows that the source no longer has, or does not have yet"
             )
         return self
 
@@ -343,12 +360,12 @@ class Replication(Section):
             return self
         if self.target is not None and self.target.mode == "ordered":
             raise ValueError(
-                "shard-mode = pessimistic with target.mode = ordered: held rows would arrive after later ones"
+                "shard-mode = pessimistic does not work with target.mode = ordered: held rows would follow later ones"
             )
         if self.feed:
             raise ValueError(
-                "shard-mode = pessimistic with [[feed]]: a feed publishes in commit order and waits for no table; give"
-                " the feeds a replication of their own, or use optimistic"
+                "shard-mode = pessimistic does not work with [[feed]]: a feed publishes in commit order and does not"
+                " wait for tables; put the feeds into another replication, or use optimistic"
             )
         return self
 
@@ -367,7 +384,7 @@ class Replication(Section):
         return self
 
     def stages(self) -> tuple[Stage, ...]:
-        """The stages of its windows: those of the lake, then those of each of its sinks."""
+        """The stages of its windows: those of the lake, then those of each sink."""
         feeds = [feed.name for feed in self.feed]
         validated = self.validation.mode != "off"
         return stages_for(sql=self.target is not None, mirror=self.mirror.enabled, feeds=feeds, validated=validated)
@@ -385,7 +402,7 @@ class Replication(Section):
         )
 
     def sql_target(self, *, hint: str = "add a section [target]") -> Target:
-        """The SQL target. Raises ConfigError, with `hint`, when there is none."""
+        """The SQL target. Raises ConfigError, with `hint`, if there is none."""
         if self.target is None:
             raise ConfigError("this replication has no SQL target", where={"replication": self.name}, hint=hint)
         return self.target
@@ -395,10 +412,10 @@ class Replication(Section):
         return tuple(sorted(int(ts) for ts in self.window.stop_at))
 
     def data_hash(self) -> str:
-        """Hash of what decides the rows a window yields (filters and routes): pinned by the manifest (hazards R-40)."""
+        """Hash of the settings that decide a window's rows (filters, routes); the manifest pins it (hazards R-40)."""
         rules = {"filter", "block_allow_list", "filters", "routes", "expression_filter", "ddl_replacement",
                  "ddl_injection", "loopback"}  # fmt: skip
-        # Left out where it is not set, so that an older lake keeps its hash.
+        # Omitted if it is not set, so that the hash of an older lake stays the same.
         rules |= {"shard_mode"} if self.shard_mode else set()
         values = self.model_dump(mode="json", include=rules)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

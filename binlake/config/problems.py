@@ -1,6 +1,6 @@
-"""Finds settings of the right type that make no sense, all at once, when a replication's TOML is read.
+"""Finds all settings that have the right type but make no sense, when a replication's TOML is read.
 
-Only checks without a server, a secret or an import; what is imported later is checked by `config check`.
+These checks need no server, secret or import; `config check` also checks notifiers, which are imported later.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def find_problems(replication: Replication) -> list[str]:
 
 
 def find_notifier_problems(replication: Replication) -> list[str]:
-    """Notifiers that cannot be imported here, or are not callable."""
+    """One line per notifier that cannot be imported on this machine or is not callable."""
     problems = []
     for key, rule in _list_notifiers(replication):
         try:
             named = resolve_name(rule)
         except (ImportError, AttributeError, ValueError) as error:
-            problems.append(f"`{key}`: {rule} cannot be imported here: {error}")
+            problems.append(f"`{key}`: {rule} cannot be imported on this machine: {error}")
             continue
         if not callable(named):
             problems.append(f"`{key}`: {rule} is not callable")
@@ -80,7 +80,7 @@ def _check_timestamps(replication: Replication) -> Iterator[str]:
         except ValueError as error:
             yield f"`{key}`: {error}"
     if any(int(entry) >= int(following) for entry, following in pairwise(stops)):
-        yield "`window.stop-at`: the commit_ts do not ascend"
+        yield "`window.stop-at`: the commit_ts must be ascending"
 
 
 def _check_addresses(replication: Replication) -> Iterator[str]:
@@ -94,13 +94,13 @@ def _check_addresses(replication: Replication) -> Iterator[str]:
         match = _URL.fullmatch(full)
         port = 0 if match is None else int(match["port"] or (0 if key.endswith("pd-urls") else 80))
         if match is None or match["scheme"] not in ("http", "https") or not 0 < port < 1 << 16:
-            # Without the text, which may hold a password.
-            yield f"`{key}`: an address is not a URL like http://host:port or https://host:port, without user and path"
+            # The text is not shown, since it may contain a password.
+            yield f"`{key}`: an address must be http://host:port or https://host:port, without user and path"
     security = source.security
     if any(file and not file.startswith("/") for file in security.files()):
-        yield "`source.security`: a file's path begins with /"
+        yield "`source.security`: the paths of files must begin with /"
     if bool(security.ssl_cert) != bool(security.ssl_key):
-        yield "`source.security`: ssl-cert and ssl-key are given together"
+        yield "`source.security`: set both ssl-cert and ssl-key, or neither"
     for key, server in _list_servers(replication):
         if server is not None and not _HOST.fullmatch(server.host):
             yield f"`{key}.host`: {server.host!r} is not a host name or address"
@@ -120,11 +120,14 @@ def _check_paths(replication: Replication) -> Iterator[str]:
     if not path.strip():
         yield "`lake.path`: empty"
     elif path != path.strip() or not (path.startswith("/") or "://" in path):
-        yield f"`lake.path`: {path!r} is relative, so it depends on the working directory: begin it with / or a scheme"
+        yield (
+            f"`lake.path`: {path!r} is relative, so it depends on the working directory; it must begin with / or a"
+            " scheme"
+        )
     if "://" in folder:
         yield from _check_store_address(folder)
     elif folder and (folder != folder.strip() or not folder.startswith("/")):
-        yield f"`relay.log-dir`: {folder!r} is relative, so it depends on the working directory: begin it with /"
+        yield f"`relay.log-dir`: {folder!r} is relative, so it depends on the working directory; it must begin with /"
     loopback, target = replication.loopback, replication.target
     names = [("loopback.mark-schema", loopback.mark_schema), ("loopback.mark-table", loopback.mark_table)]
     names += [("target.checkpoint-schema", target.checkpoint_schema)] if target is not None else []
@@ -133,7 +136,7 @@ def _check_paths(replication: Replication) -> Iterator[str]:
         names += [("routes.target-table", rule.target_table)] if rule.target_table else []
     for key, name in names:
         if not _NAME.fullmatch(name) or name.endswith(" "):
-            yield f"`{key}`: {name!r} is not a name of a database or table"
+            yield f"`{key}`: {name!r} is not the name of a database or table"
 
 
 def _list_servers(replication: Replication) -> Iterator[tuple[str, SourceSql | Target | ValidatedSource | None]]:
@@ -146,7 +149,7 @@ def _list_servers(replication: Replication) -> Iterator[tuple[str, SourceSql | T
 def _check_secrets(replication: Replication) -> Iterator[str]:
     for key, server in _list_servers(replication):
         if server is not None and server.password == "env:":
-            yield f"`{key}.password`: env: is not followed by the name of an environment variable"
+            yield f"`{key}.password`: the name of an environment variable is missing after env:"
 
 
 def _check_patterns(replication: Replication) -> Iterator[str]:
@@ -157,7 +160,10 @@ def _check_patterns(replication: Replication) -> Iterator[str]:
             ("source", rule.extract_source and rule.extract_source.source_regexp),
         ):
             if regexp is not None and "(" not in regexp:
-                yield f"`routes.extract-{key}`: {regexp!r} captures nothing: put what the column takes in parentheses"
+                yield (
+                    f"`routes.extract-{key}`: {regexp!r} captures nothing; put the part that the column stores in"
+                    " parentheses"
+                )
     for event in replication.filters:
         if not all(text.strip() for text in event.sql_pattern):
             yield "`filters.sql-pattern`: an empty pattern matches every DDL"
@@ -195,7 +201,7 @@ _YEAR_S = 366 * 86400
 
 def _check_pattern(key: str, text: str) -> Iterator[str]:
     if not text.removeprefix("~").strip() or text != text.strip():
-        yield f"`{key}`: {text!r} is neither a name nor ~ and a regular expression"
+        yield f"`{key}`: {text!r} is neither a name nor a regular expression after ~"
     elif text.startswith("~"):
         try:
             re.compile(text[1:])
@@ -212,18 +218,18 @@ def _check_schedules(replication: Replication) -> Iterator[str]:
     ):
         if text.strip() and text.strip() not in PRESETS and not EVERY.fullmatch(text.strip()) and not is_cron(text):
             yield (
-                f"`{key}` is not understood: {text!r}; it is cron text that comes true (`*/5 * * * *`), `every 10s`,"
+                f"`{key}` is not valid: {text!r}; use a cron expression with a next time (`*/5 * * * *`), `every 10s`,"
                 " `@continuous`, or empty for no schedule"
             )
     if not is_cron(interval := airflow.backfill.interval):
-        yield f"`airflow.backfill.interval` is not understood: {interval!r}; it is cron text or a preset"
+        yield f"`airflow.backfill.interval` is not valid: {interval!r}; use a cron expression or a preset"
     for key, pool in (("pool", airflow.pool), ("owner", airflow.owner), ("spark-conn-id", airflow.spark_conn_id)):
         if pool != pool.strip() or not pool:
             yield f"`airflow.{key}`: {pool!r} is not a name"
 
 
 def is_cron(text: str) -> bool:
-    """True for cron text that has a next time, and for presets of it."""
+    """True for a cron expression that has a next time, and for cron presets."""
     text = text.strip()
     if text in CRON_PRESETS:
         return True

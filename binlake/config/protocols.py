@@ -1,6 +1,6 @@
-"""The protocols that a feed can write, and the parameters of a sink URI that each has for itself.
+"""The protocols that a feed can write, and the parameters that each of them has in a sink URI.
 
-Rule: a parameter of another protocol is refused by name, since nothing here reads it.
+Rule: a parameter of another protocol is refused by name, since this protocol does not read it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from binlake.config.uriwords import UriWords
 
 @dataclass(frozen=True)
 class AvroOptions:
-    """`namespace`: the changefeed's; `extension`: the three fields of TiDB behind the columns (S2-08).
+    """`namespace`: that of the changefeed; `extension`: add TiDB's three fields after the columns (S2-08).
 
-    `decimals`, `unsigned_bigints`: the handling modes (S2-31, S2-32). `floats`: FLOAT as the page's `double` or newer
-    TiCDC's `float`; `extension_defaults`: newer TiCDC's defaults of the three fields (MISSION X-13). `time_zone`: that
-    TIMESTAMP values are shown in.
+    `decimals`, `unsigned_bigints`: the handling modes (S2-31, S2-32). `floats`: FLOAT as `double`, as TiCDC's page has
+    it, or as newer TiCDC's `float`; `extension_defaults`: newer TiCDC's defaults of the three fields (MISSION X-13).
+    `time_zone`: the zone in which TIMESTAMP values are written.
     """
 
     namespace: str = "default"
@@ -32,9 +32,10 @@ class AvroOptions:
 
 @dataclass(frozen=True)
 class CanalJsonOptions:
-    """`extension`: `_tidb` with commitTs, and watermarks. `raw_updates`: an update of the key stays one message.
+    """`extension`: add `_tidb` with commitTs, and watermarks. `raw_updates`: an update of the key stays one message.
 
-    `delete_keys_only`: a deletion shows the columns of the key. `time_zone`: that TIMESTAMP values are shown in.
+    `delete_keys_only`: a deletion has only the columns of the key. `time_zone`: the zone in which TIMESTAMP values are
+    written.
     """
 
     extension: bool = False
@@ -45,9 +46,9 @@ class CanalJsonOptions:
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """As `Csv` of a feed's section; `terminator`: the end of a line.
+    """As `Csv` of a feed's section; `terminator`: the line end.
 
-    `time_zone`: that TIMESTAMP values are shown in.
+    `time_zone`: the zone in which TIMESTAMP values are written.
     """
 
     delimiter: str = ","
@@ -62,9 +63,9 @@ class CsvOptions:
 
 @dataclass(frozen=True)
 class OpenProtocolOptions:
-    """`old_values`: an update shows the row before it.
+    """`old_values`: an update also has the row before it.
 
-    `raw_updates`, `delete_keys_only`, `time_zone`: as Canal-JSON's.
+    `raw_updates`, `delete_keys_only`, `time_zone`: as for Canal-JSON.
     """
 
     old_values: bool = True
@@ -75,10 +76,10 @@ class OpenProtocolOptions:
 
 @dataclass(frozen=True)
 class DebeziumOptions:
-    """`extension`: `tidb_type` in the schemas, and watermarks. `cluster`: the `name` of the source.
+    """`extension`: add `tidb_type` to the schemas, and watermarks. `cluster`: the `name` of the source.
 
-    `schemas`: each message carries its schema. `old_values`, `raw_updates`, `time_zone`: as the others'; a TIMESTAMP is
-    shown in UTC whatever the zone, as Debezium's.
+    `schemas`: each message contains its schema. `old_values`, `raw_updates`, `time_zone`: as for the other protocols,
+    but a TIMESTAMP is written in UTC whatever the zone, as Debezium does.
     """
 
     extension: bool = False
@@ -91,14 +92,14 @@ class DebeziumOptions:
 
 @dataclass(frozen=True)
 class SlaveBinlogOptions:
-    """`time_zone`: that TIMESTAMP values are shown in; the drainer took that of its machine."""
+    """`time_zone`: the zone in which TIMESTAMP values are written; the drainer used that of its machine."""
 
     time_zone: str = "UTC"
 
 
 @dataclass(frozen=True)
 class PbOptions:
-    """`time_zone`: that TIMESTAMP values are shown in; the drainer took that of its machine."""
+    """`time_zone`: the zone in which TIMESTAMP values are written; the drainer used that of its machine."""
 
     time_zone: str = "UTC"
 
@@ -106,7 +107,7 @@ class PbOptions:
 Options = (
     AvroOptions | CanalJsonOptions | CsvOptions | OpenProtocolOptions | DebeziumOptions | SlaveBinlogOptions | PbOptions
 )
-"""The options that decide the bytes of a protocol's messages."""
+"""The options that determine the bytes of a protocol's messages."""
 
 
 def _avro(words: UriWords) -> AvroOptions:

@@ -46,7 +46,7 @@ class Kafka:
 
 @dataclass(frozen=True)
 class SinkUri:
-    """A parsed sink URI; `kafka` or `storage` says where to, `options` how; `topic`: the one in the path, or empty."""
+    """A parsed sink URI: destination (`kafka` or `storage`), the protocol's `options`, `topic` in the path or empty."""
 
     protocol: str
     options: Options
@@ -56,7 +56,7 @@ class SinkUri:
 
 
 def parse_sink_uri(text: str) -> SinkUri:
-    """Read a sink URI. Raises ConfigError naming the part that is wrong, without its credentials."""
+    """Parse a sink URI. Raises ConfigError, which names the wrong part, without credentials."""
     parts = urlsplit(text)
     if parts.scheme not in _SCHEMES:
         raise ConfigError(
@@ -108,7 +108,7 @@ def _broker(text: str) -> str:
 
 
 def mask_sink_uri(text: str) -> str:
-    """The URI for pages and logs: without passwords."""
+    """The URI without passwords, for pages and logs."""
     parts = urlsplit(text)
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     words = [f"{name}={'***' if name in _SECRETS else value}" for name, value in pairs]
@@ -117,5 +117,5 @@ def mask_sink_uri(text: str) -> str:
 
 
 def mask_credentials(text: str) -> str:
-    """A URL, or a text with URLs, for pages and logs: without user and password."""
+    """A URL, or a text with URLs, without user and password, for pages and logs."""
     return re.sub(r"://[^/]*@", "://***@", text)

@@ -1,7 +1,7 @@
 """The storage of a feed's files: a folder or a bucket, with the parameters of TiCDC's storage sink in the sink URI.
 
 `file:///folder`, `s3://bucket/prefix`, `gs://` or `gcs://`, `azure://` or `azblob://container/prefix`. Without
-credentials in the URI the store's client looks where it always looks: environment, files, the machine's role.
+credentials in the URI, the store's client uses its default sources: environment, files, the machine's role.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _ACCESS: Mapping[str, tuple[str, ...]] = {
 SCHEMES = tuple(_ACCESS)
 """Schemes of file sinks."""
 FILES_ALONE = ("csv", "pb")
-"""Protocols that are for files only."""
+"""Protocols that only files can have."""
 PROTOCOLS = ("avro", "canal-json", *FILES_ALONE)
-"""Protocols of files."""
+"""Protocols that files can have."""
 BINLOG_FILES = "pb"
-"""The protocol of TiDB's drainer: one sequence of binlog files, not a folder a table."""
+"""The protocol of TiDB's drainer: one sequence of binlog files, not one folder per table."""
 COMPRESSIONS = ("none", "gzip", "zstd")
-"""The compression of binlog files."""
+"""Names for the compression of binlog files."""
 SECRETS = ("secret-access-key", "session-token", "account-key", "sas-token")
 """Parameters that are hidden in pages and logs."""
 DATE_SEPARATORS = ("none", "year", "month", "day")
@@ -42,7 +42,7 @@ DATE_SEPARATORS = ("none", "year", "month", "day")
 _FILE_SIZE, _LEAST_FILE_SIZE, _MOST_FILE_SIZE = 64 << 20, 1 << 20, 512 << 20
 _INDEX_WIDTH, _LEAST_INDEX_WIDTH = 20, 6
 _BINLOG_FILE_SIZE = 512 << 20
-"""The drainer's."""
+"""The drainer's file size."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Storage(StoreAddress):
     """The storage of a feed's files.
 
     A file ends after the transaction with which it reaches `file_size`. `index_width`: digits of a file's number.
-    `compression`, `retention_days` (0 = for ever): of binlog files.
+    `compression` and `retention_days` (0 = for ever) apply to binlog files only.
     """
 
     file_size: int = _FILE_SIZE
@@ -61,7 +61,7 @@ class Storage(StoreAddress):
 
 
 def require_fits(protocol: str, scheme: str) -> None:
-    """Raises ConfigError where messages of `protocol` cannot go to such a sink."""
+    """Raises ConfigError if messages of `protocol` cannot be written to such a sink."""
     if scheme in _ACCESS and protocol not in PROTOCOLS:
         raise ConfigError(
             "a feed cannot write files in this protocol",
@@ -76,7 +76,7 @@ def require_fits(protocol: str, scheme: str) -> None:
 
 
 def read_storage(parts: SplitResult, words: UriWords, protocol: str = "") -> Storage:
-    """The storage that a sink URI names; `protocol`: that of the files. Raises ConfigError."""
+    """The storage that a sink URI names, for files of `protocol`. Raises ConfigError."""
     address = read_address(parts, words)
     place = (address.scheme, address.root, address.access)
     if protocol == BINLOG_FILES:
@@ -95,7 +95,7 @@ def read_storage(parts: SplitResult, words: UriWords, protocol: str = "") -> Sto
 
 
 def parse_store_address(text: str) -> StoreAddress:
-    """A folder, or the URI of a folder or bucket without other parameters than for access. Raises ConfigError."""
+    """Parse a folder, or the URI of a folder or bucket with parameters for access only. Raises ConfigError."""
     if "://" not in text:
         return StoreAddress("file", str(Path(text).expanduser().absolute()))
     parts = urlsplit(text)
@@ -112,7 +112,7 @@ def parse_store_address(text: str) -> StoreAddress:
 
 
 def read_address(parts: SplitResult, words: UriWords) -> StoreAddress:
-    """The address in a URI. Raises ConfigError."""
+    """The address of the store in a URI. Raises ConfigError."""
     words_of_uri = {name: words.text(name) for name in _ACCESS[parts.scheme]}
     root = _folder(parts) if parts.scheme == "file" else _bucket(parts)
     return StoreAddress(parts.scheme, root, {name: value for name, value in words_of_uri.items() if value})

@@ -12,7 +12,7 @@ from binlake.errors import ConfigError
 
 
 class UriWords:
-    """The parameters of a URI, each to be read once."""
+    """The parameters of a URI, each of which is read once."""
 
     def __init__(self, parts: SplitResult) -> None:
         pairs = parse_qsl(parts.query, keep_blank_values=True)
@@ -29,21 +29,21 @@ class UriWords:
         return self._left.pop(name, default)
 
     def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
-        """One of the words `allowed`. Raises ConfigError."""
+        """The parameter as one of the `allowed` values. Raises ConfigError."""
         value = self.text(name, default)
         if value not in allowed:
             raise self._wrong_value_error(name, value, f"use one of {join_names(allowed)}")
         return value
 
     def truth(self, name: str, default: bool) -> bool:
-        """`true` or `false`. Raises ConfigError."""
+        """The parameter as a boolean, `true` or `false`. Raises ConfigError."""
         value = self.text(name, "true" if default else "false")
         if value not in ("true", "false"):
             raise self._wrong_value_error(name, value, "use true or false")
         return value == "true"
 
     def number(self, name: str, default: int, *, least: int, most: int | None = None) -> int:
-        """A whole number from `least` to `most`. Raises ConfigError."""
+        """The parameter as a whole number from `least` to `most`. Raises ConfigError."""
         value = self.text(name, str(default))
         if not value.isdecimal() or int(value) < least or (most is not None and int(value) > most):
             upto = "" if most is None else f" and at most {most}"
@@ -51,7 +51,7 @@ class UriWords:
         return int(value)
 
     def require_all_read(self) -> None:
-        """Raises ConfigError naming the parameters that nothing has read."""
+        """Raises ConfigError, naming the parameters that have not been read."""
         if self._left:
             raise ConfigError(
                 "a sink URI has unknown parameters",

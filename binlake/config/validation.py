@@ -10,13 +10,13 @@ from binlake.base.sections.values import Section
 
 
 class ValidatedSource(Section):
-    """A MySQL or MariaDB server that a feeder reads, for comparing its present rows; a replica of it will do where it
-    has GTIDs. Without GTIDs: the very server of the feeder."""
+    """The MySQL or MariaDB server that a feeder reads, to compare its current rows. With GTIDs a replica of it is
+    enough; without GTIDs it must be that server."""
 
     name: str = Field(description="the source's name in feeder.toml")
     host: str = Field(description="host name or address")
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
-    user: str = Field("root", description="user with SELECT on the tables; without GTIDs REPLICATION CLIENT, too")
+    user: str = Field("root", description="user with SELECT on the tables; without GTIDs, also REPLICATION CLIENT")
     password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
     rename_schema: str = Field("", description="`rename-schema` of this source in feeder.toml")
 
@@ -27,7 +27,7 @@ class ValidatedSource(Section):
         return self
 
     def schema_of(self, database: str) -> str | None:
-        """The source's own name of what is `database` behind the feeder; None: it is not this source's."""
+        """The name at the source of `database`, a name that the feeder gives; None if it is not from this source."""
         template = (self.rename_schema or "{schema}").replace("{source}", self.name)
         prefix, _, suffix = template.partition("{schema}")
         if len(database) <= len(prefix) + len(suffix) or not database.startswith(prefix):
@@ -36,20 +36,23 @@ class ValidatedSource(Section):
 
 
 class Validation(Section):
-    """Compares rows of each applied window with the lake, and with the source where it can be asked."""
+    """Compares rows of each applied window with the lake, and with the source if it can be queried."""
 
     mode: Literal["off", "sample", "full"] = Field(
-        "off", description="`sample`: some of the rows that the windows changed; `full`: all of them"
+        "off", description="`sample`: compare some of the rows that a window changed; `full`: all of them"
     )
-    sample_rows: int = Field(1000, ge=1, description="rows of a run that `sample` compares; each table has its share")
+    sample_rows: int = Field(1000, ge=1, description="rows that `sample` compares per run, shared among the tables")
     max_behind_s: int = Field(
         3600,
         ge=1,
-        description="rows that changed longer than this before the checkpoint, in seconds of commit time, are passed"
-        " over: after a standstill validation does not read all that was missed",
+        description="skip rows that changed more than this many seconds of commit time before the checkpoint, so that"
+        " validation need not catch up after a standstill",
     )
     max_pending_rows: int = Field(
-        10_000, ge=1, description="rows that differ from the source's present ones and wait for proof; more are dropped"
+        10_000,
+        ge=1,
+        description="limit for pending rows, which differ from the source's current ones and wait for proof; more are"
+        " dropped",
     )
-    max_errors: int = Field(1000, ge=1, description="errors in the ledger; more are counted only")
-    source: tuple[ValidatedSource, ...] = Field((), description="servers behind a feeder that may be asked")
+    max_errors: int = Field(1000, ge=1, description="errors stored in the ledger; further ones are only counted")
+    source: tuple[ValidatedSource, ...] = Field((), description="servers behind a feeder that may be queried")

@@ -48,7 +48,7 @@ _BY_ID = {number: name for name, ids in _IDS.items() for number in ids}
 _UCA1400 = {8: "utf8mb3", 9: "utf8mb4", 10: "ucs2", 11: "utf16", 12: "utf32"}
 """MariaDB's newest collations: 256 ids per character set, from 2048 on."""
 _NOPAD = 1024
-"""What MariaDB adds to a collation's id for its variant without padding."""
+"""Offset that MariaDB adds to a collation's id for its NO PAD variant."""
 
 
 def charset_of(collation: int) -> str:
@@ -63,7 +63,7 @@ def charset_of(collation: int) -> str:
 
 
 def decode_text(data: bytes, collation: int) -> str:
-    """Decode a text of the server, whose character set is that of `collation`; binary is read as UTF-8.
+    """Decode a text of the server in the character set of `collation`; `binary` is read as UTF-8.
 
     Raises WireError, and SchemaError for an unsupported character set.
     """

@@ -148,7 +148,7 @@ def _has_other_rows(name: str) -> bool:
 
 
 def _refuse_numbered_names(path: Path, metadata: str) -> None:
-    """Raises ConfigError for a table that mydumper numbered since no file can have its name, as the metadata shows."""
+    """Raises ConfigError if mydumper gave the files of a table a number because its name cannot be a file name."""
     shown = ""
     for match in _TABLE_ENTRY.finditer(metadata):
         real = (match["real"] or "").strip("`\"'")

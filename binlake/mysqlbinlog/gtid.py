@@ -27,7 +27,7 @@ class GtidSet(Protocol):
     """A set of executed transactions."""
 
     def add(self, gtid: str) -> None:
-        """Note the transaction `gtid` as done."""
+        """Add the transaction `gtid` to the set."""
 
     def contains(self, gtid: str) -> bool:
         """Whether the transaction `gtid` is done."""
@@ -67,12 +67,12 @@ class MySqlGtidSet:
         return done
 
     def add(self, gtid: str) -> None:
-        """Note `uuid:number` or `uuid:tag:number` as done."""
+        """Add `uuid:number` or `uuid:tag:number` to the set."""
         origin, _, number = gtid.rpartition(":")
         self.add_number(origin, int(number))
 
     def add_number(self, origin: str, number: int) -> None:
-        """Note transaction `number` of `origin` as done."""
+        """Add transaction `number` of `origin` to the set."""
         intervals = self._intervals.get(origin)
         # Nearly every transaction follows the one before it.
         if intervals and intervals[-1][1] + 1 == number:
@@ -99,7 +99,7 @@ class MySqlGtidSet:
         return MySqlGtidSet(lacking).text()
 
     def add_set(self, other: MySqlGtidSet) -> None:
-        """Note all of `other` as done."""
+        """Add all of `other` to the set."""
         for origin, intervals in other._intervals.items():
             for first, last in intervals:
                 self._add_interval(origin, first, last)
@@ -163,7 +163,7 @@ class MariaDbGtidSet:
         return cls({domain: (server, number) for domain, server, number in _parse_mariadb(text)})
 
     def add(self, gtid: str) -> None:
-        """Note `domain-server-number` as the last of its domain: the log's order decides, not the number."""
+        """Set `domain-server-number` as the last GTID of its domain: the log's order decides, not the number."""
         domain, server, number = map(int, gtid.split("-"))
         self.last[domain] = (server, number)
 

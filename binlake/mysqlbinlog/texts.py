@@ -1,7 +1,7 @@
 """Texts of the servers' character sets, decoded as the servers decode them.
 
 Python's codecs match the servers' tables except for a few letters, which are listed here; a test checks each against a
-server. Codes that a server shows as U+FFFD are decoded as what they are.
+server. Codes that a server shows as U+FFFD are decoded to the letters that they stand for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A lean gRPC layer: hand-written HTTP/2 over asyncio and uvloop, as grpcio in Python serves a tenth of a Go pump.
+"""A lean gRPC layer: hand-written HTTP/2 over asyncio and uvloop; grpcio in Python has a tenth of a Go pump's speed.
 
 Server::
 
@@ -17,9 +17,9 @@ Client, from any plain thread::
         with channel.stream("/pkg.Service/Stream", request, idle_timeout_s=30) as stream:
             for messages in stream.batches(): ...           # or: for message in stream
 
-Requests and answers are bytes: serialise with protobuf. Every failed call is an RpcError with a `status` (Status); a
-`work` or `stream` may raise it too. A Channel may be shared by threads and made before a fork; it connects at its first
-call, and again after the connection broke. docs/understand/rpc.md says what is supported, and every limit.
+Requests and answers are bytes: serialise with protobuf. Every failed call raises RpcError with a `status` (Status); a
+`work` or `stream` may raise it too. A Channel may be shared by threads and created before a fork; it connects at its
+first call, and again after the connection was lost. docs/understand/rpc.md lists what is supported, and all limits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bounds the memory of unfinished requests: one budget for all connections, counted as requests grow.
 
-Large messages cannot keep out small ones: an eighth is reserved for messages up to 1 MiB. Nor can slow uploads keep out
-others: when there is no room, a slow one gives way; only when none is slow, the request that needs more is refused.
+Large messages cannot block small ones: an eighth is reserved for messages up to 1 MiB. Slow uploads cannot block others
+either: if there is no room, a slow one is ended; only if none is slow, the request that needs more memory is refused.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Callable
 from typing import Protocol
 
 LARGE = 1 << 20
-"""Bytes: a longer message is a large one."""
-_TRIAL_S = 5.0  # younger requests are never counted as slow
+"""Bytes above which a message counts as large."""
+_TRIAL_S = 5.0  # younger requests never count as slow
 _SLOW_BYTES_PER_S = 1 << 20
-_LOOK_S = 0.1  # after a search for slow ones that found none, until the next
+_LOOK_S = 0.1  # pause after a search that found no slow request
 
 
 class Holder(Protocol):
     """An owner of memory."""
 
     def release_memory(self) -> None:
-        """Release it, and notify the peer: others wait for it."""
+        """Release the memory, which others need, and notify the peer."""
 
 
 class _HolderUse:
-    """The bytes that one holder has, and had one and two trials ago."""
+    """The bytes that one holder has, and had one and two checks ago."""
 
     __slots__ = ("after", "before", "size")
 
@@ -46,7 +46,7 @@ class _HolderUse:
 
 
 class Share:
-    """At most `limit` bytes together; one holder may have more while the others have next to nothing. Used on the
+    """At most `limit` bytes in total; one holder may have more while the others have almost nothing. Used on the
     loop."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,7 +57,7 @@ class Share:
         self.used = 0
 
     def grow(self, holder: Holder, size: int) -> bool:
-        """`holder` has `size` bytes now; False when there is no room, then its share stays."""
+        """Set the bytes of `holder` to `size`; False if there is no room, and then nothing changes."""
         now = self._clock()
         use = self._held.get(holder)
         if use is None:
@@ -72,7 +72,7 @@ class Share:
         return True
 
     def release(self, holder: Holder) -> None:
-        """Give back what `holder` had, if anything."""
+        """Release all bytes of `holder`, if any."""
         use = self._held.pop(holder, None)
         if use is not None:
             self.used -= use.size
@@ -102,5 +102,5 @@ class Assembly:
 
     @property
     def used(self) -> int:
-        """Bytes of all."""
+        """Bytes of all holders."""
         return self.small.used + self.large.used

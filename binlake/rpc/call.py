@@ -1,4 +1,4 @@
-"""One call on the server: its request, and the ways to answer it. All methods run on the server's loop."""
+"""One call on the server: its request, and the methods that answer it. All methods run on the server's loop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from binlake.rpc.request import Request
 from binlake.rpc.status import Status
 
 Handler = Callable[["Call", bytes], None]
-"""Gets a call and its one request message on the loop; must not block, and answers now or later.
+"""Gets a call and its single request message on the loop; must not block, and answers now or later.
 
-It answers each call exactly once, even when the caller is gone: so the server knows what still uses its resources."""
+It must answer each call exactly once, even if the caller has left, so that the server knows when it needs no more
+resources."""
 
 _OPENING = b"\x88" + headers.encode([(b"content-type", b"application/grpc")])
 _OPENING_GZIP = _OPENING + headers.encode([(b"grpc-encoding", b"gzip")])
@@ -28,14 +29,14 @@ _EMPTY_HEAD = frames.head(len(_EMPTY_MESSAGE), frames.DATA, 0, 0)[:5]
 
 
 class Carrier(Protocol):
-    """What a call needs of its connection (as ServerConnection). `address`: the host that it comes from."""
+    """The interface of a connection for its calls (see ServerConnection). `address`: the client's host."""
 
     address: str
     limits: Limits
     peer_window: int
 
     def claim_window(self, call: Call, size: int) -> bool:
-        """Whether a whole answer with `size` bytes of DATA may go out at once; then the stream is closed."""
+        """Whether a whole answer with `size` bytes of DATA may be sent at once; if so, the stream is closed."""
 
     def write(self, data: bytes) -> None:
         """Queue bytes for the next write."""
@@ -44,19 +45,19 @@ class Carrier(Protocol):
         """Send `data` as the windows allow, then the frame `end`."""
 
     def reset(self, stream_id: int, code: Code) -> None:
-        """Break the stream off."""
+        """Reset the stream."""
 
     def drop_unfinished(self, call: Call) -> None:
-        """End an unfinished request: others need its memory."""
+        """End an unfinished request, whose memory others need."""
 
     def call_finished(self, call: Call) -> None:
-        """No work for this call is running any more."""
+        """Note that no work for this call is running any more."""
 
 
 class Call(Stream):
-    """`begun`, `deadline`: on the loop's clock, the latter inf without one; `heard_at`: when the last of an unfinished
-    request came; `share`: where its bytes are counted. `on_end`: called once when the call is over, however it ended.
-    `on_sent`: called with the bytes that left, for senders that pace themselves by them."""
+    """`begun`, `deadline`: on the loop's clock; `deadline` is inf if there is none. `heard_at`: when the last bytes of
+    an unfinished request came; `share`: where its bytes are counted. `on_end`: called once when the call has ended, for
+    any reason. `on_sent`: called with the number of sent bytes, for senders that pace themselves."""
 
     __slots__ = (
         "_left_bytes",
@@ -101,7 +102,7 @@ class Call(Stream):
 
     @property
     def ended(self) -> bool:
-        """Whether no more answer is possible: answered, given up by the caller, or too late."""
+        """Whether no answer is possible any more: answered, cancelled by the caller, or too late."""
         return self.answered
 
     def reply(self, message: bytes) -> None:
@@ -126,17 +127,17 @@ class Call(Stream):
                     )
                 )
             )
-            self._over()
+            self._finish()
             return
         self.send(self.frame(message))
         self.finish_ok()
 
     def frame(self, message: bytes) -> bytes:
-        """`message` as send() wants it, compressed when the caller compresses; from any thread."""
+        """`message` in the form for send(), compressed if the caller compresses; from any thread."""
         return messages.frame(message, gzip=self.request.gzip)
 
     def send(self, data: bytes) -> None:
-        """Send framed messages: any number of them, whole."""
+        """Send any number of complete framed messages."""
         if self.answered:
             return
         if not self.started:
@@ -153,10 +154,10 @@ class Call(Stream):
         if not self.started:
             self.send(b"")
         self.connection.send(self, b"", _END_HEAD + self.id.to_bytes(4, "big") + _GOOD_END)
-        self._over()
+        self._finish()
 
     def fail(self, status: Status, text: str) -> None:
-        """End with `status`; what was sent before still goes out."""
+        """End with `status`; messages sent before are still delivered."""
         if self.answered:
             self._settle()
             return
@@ -164,9 +165,9 @@ class Call(Stream):
         self._settle()
 
     def expire(self) -> None:
-        """Its deadline has passed: the caller is notified, what was started still runs."""
+        """Notify the caller that the deadline has passed; work that was started still runs."""
         if self.queued:
-            # Output that waits for the caller's window would be kept as long as the connection.
+            # Otherwise output that waits for the caller's window would be held as long as the connection exists.
             self.connection.reset(self.id, Code.CANCEL)
         elif not self.answered:
             self._fail(Status.DEADLINE_EXCEEDED, "context deadline exceeded")
@@ -181,29 +182,29 @@ class Call(Stream):
         self._notify()
 
     def sent(self, size: int) -> None:
-        """Notify a sender that paces itself."""
+        """Notify a sender that paces itself of sent bytes."""
         self._left_bytes += size
         if self.on_sent is not None:
             self.on_sent(size)
 
     def stuck_s(self, now: float) -> float:
-        """For how many seconds, as far as it was asked, nothing of a waiting stream has been sent."""
+        """Seconds for which nothing of a waiting stream has been sent, as seen by calls of this method."""
         if self._stuck[0] != self._left_bytes:
             self._stuck = (self._left_bytes, now)
         return now - self._stuck[1]
 
     def abandon(self) -> None:
-        """The caller is gone: no answer is sent."""
+        """Note that the caller has left: no answer is sent."""
         if not self.answered:
             self._notify()
             if not self.dispatched:
                 self._settle()
 
     def release_memory(self) -> None:
-        """Free the memory of the unfinished request: others wait for room."""
+        """Free the memory of the unfinished request, for which others wait."""
         self.connection.drop_unfinished(self)
 
-    def _over(self) -> None:
+    def _finish(self) -> None:
         self._notify()
         self._settle()
 

@@ -1,8 +1,8 @@
-"""Channel: gRPC calls from plain threads, without an event loop and without a thread of its own.
+"""Channel: gRPC calls from plain threads, without an event loop or a thread of its own.
 
 A thread that waits for an answer reads the socket for all calls of the channel; when it has its answer, another waiting
-thread takes over. So a single caller pays no switch between threads, many share one connection, and a channel
-that is not used holds nothing but a socket: it may be made before a fork.
+thread takes over. So a single caller needs no switch between threads, many callers share one connection, and an unused
+channel has only a socket, so it may be created before a fork.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from binlake.rpc.wire import Wire
 _LIMITS = Limits(stream_window=4 << 20, frame_bytes=256 << 10, connection_window=64 << 20)
 _CONNECT_S = 10.0
 _WRITE_LOOK_S = 0.05
-_TRIES = 3  # of a call that the server has certainly not started
+_TRIES = 3  # for a call that the server has certainly not started
 
 
 class Channel:
-    """Calls to one server, over one connection, which is opened at the first call and again after it broke.
+    """Calls to one server over one connection, which is opened at the first call, and again after it was lost.
 
     `address`: HOST:PORT or unix:PATH. `gzip`: compress, and ask for compressed answers. Thread-safe; close() ends all.
     """
@@ -53,11 +53,11 @@ class Channel:
         self._closed = False
 
     def call(self, method: str, message: bytes, timeout_s: float | None = None) -> bytes:
-        """Call the unary `/package.Service/Method`; its answer. Raises RpcError."""
+        """Call the unary `/package.Service/Method`; returns the answer. Raises RpcError."""
         return self.start(method, message, timeout_s).result()
 
     def start(self, method: str, message: bytes, timeout_s: float | None = None) -> PendingCall:
-        """Send a unary call without waiting: many may be on their way. Raises RpcError when it cannot be sent."""
+        """Send a unary call without waiting, so that many may be pending. Raises RpcError if it cannot be sent."""
         return PendingCall(self, method, message, timeout_s)
 
     def stream(
@@ -69,8 +69,8 @@ class Channel:
         idle_timeout_s: float | None = None,
         metadata: Sequence[tuple[str, str]] = (),
     ) -> MessageStream:
-        """Call a server-streaming method. `idle_timeout_s`: how long nothing at all may come, not even a
-        part of a message. `metadata`: names in lower case."""
+        """Call a server-streaming method. `idle_timeout_s`: the longest time without any bytes, even of a part of a
+        message. `metadata`: names in lower case."""
         link, exchange = self.begin(method, message, timeout_s, holding=True, metadata=metadata)
         return MessageStream(link, exchange, timeout_s, idle_timeout_s)
 
@@ -95,7 +95,7 @@ class Channel:
         return link, link.begin(head, messages.frame(message, gzip=self._gzip), timeout_s, holding=holding)
 
     def close(self) -> None:
-        """End every call and the connection; idempotent."""
+        """End all calls and the connection; idempotent."""
         with self._lock:
             self._closed, link, self._link = True, self._link, None
         if link is not None:
@@ -118,7 +118,7 @@ class Channel:
 
 
 class PendingCall:
-    """A unary call on its way; for one thread."""
+    """A pending unary call; for one thread."""
 
     def __init__(self, channel: Channel, method: str, message: bytes, timeout_s: float | None) -> None:
         self._channel = channel
@@ -147,7 +147,7 @@ class PendingCall:
 class MessageStream:
     """The messages of a streaming call, in the order they were sent; for one thread.
 
-    The server is held back when they are not read. Ends with the call; raises RpcError when that did not end with OK.
+    Flow control stops the server while they are not read. Ends with the call; raises RpcError if that fails.
     """
 
     def __init__(self, link: Link, exchange: Exchange, timeout_s: float | None, idle_timeout_s: float | None) -> None:
@@ -157,11 +157,11 @@ class MessageStream:
         self._until = None if timeout_s is None else time.monotonic() + timeout_s
 
     def batches(self) -> Iterator[list[bytes]]:
-        """Messages as they come, at least one each time: the quick way."""
+        """Lists of received messages, at least one each time; faster than one by one."""
         exchange, link = self._exchange, self._link
         while True:
-            # A part of a message counts as activity: a large one may take its time.
-            until, idle = self._patience()
+            # A part of a message counts as activity: a large message may take long.
+            until, idle = self._next_limit()
             if batch := self._take():
                 yield batch
             elif exchange.done and not exchange.parts:
@@ -172,8 +172,8 @@ class MessageStream:
                 text = f"nothing was received for {self._idle_timeout_s:g} s" if idle else "the stream took too long"
                 link.cancel(exchange, RpcError(Status.DEADLINE_EXCEEDED, text))
 
-    def _patience(self) -> tuple[float | None, bool]:
-        """Until when to wait for the next byte, and whether that is for silence."""
+    def _next_limit(self) -> tuple[float | None, bool]:
+        """How long to wait for the next byte, and whether that limit is the idle timeout."""
         if self._idle_timeout_s is None:
             return self._until, False
         limit = time.monotonic() + self._idle_timeout_s
@@ -184,7 +184,7 @@ class MessageStream:
             yield from batch
 
     def cancel(self) -> None:
-        """Give it up; idempotent."""
+        """Cancel the call; idempotent."""
         self._link.cancel(self._exchange, RpcError(Status.CANCELLED, "the caller cancelled"))
 
     def __enter__(self) -> MessageStream:
@@ -207,7 +207,7 @@ class MessageStream:
 
 
 class Link:
-    """A connection with its wire: `_lock` guards both, `_reading` is held by the thread that waits on the socket."""
+    """A connection with its wire: `_lock` guards both; the thread that waits on the socket holds `_reading`."""
 
     def __init__(self, wire: Wire, connection: ClientConnection) -> None:
         self._wire = wire
@@ -217,13 +217,13 @@ class Link:
         self._waiting: dict[int, threading.Event] = {}
 
     def usable(self) -> bool:
-        """Whether a new call may go over it; checks whether the server has left while no thread read."""
+        """Whether new calls can use it; also checks whether the server has left while no thread was reading."""
         if not self._connection.streams and self._reading.acquire(blocking=False):
             try:
                 self._read_now()
             finally:
                 self._reading.release()
-                # A thread that began a call meanwhile saw this one reading, and waits: hand over.
+                # A thread that began a call in the meantime saw this thread reading, and waits: hand over to it.
                 self._hand_over()
         return not self._connection.gone
 
@@ -239,14 +239,14 @@ class Link:
         return exchange
 
     def cancel(self, exchange: Exchange, error: RpcError) -> None:
-        """Give a call up."""
+        """Cancel a call."""
         with self._lock:
             if not exchange.done:
                 self._connection.cancel(exchange, error)
                 self._flush()
 
     def take(self, exchange: Exchange) -> list[bytes]:
-        """What came of a stream since the last time."""
+        """The parts of a stream that came since the last call."""
         with self._lock:
             parts, exchange.parts = exchange.parts, []
             if parts:
@@ -255,12 +255,12 @@ class Link:
         return parts
 
     def lose(self, error: RpcError) -> None:
-        """Close it: every call ends with `error`."""
+        """Close the connection; all calls end with `error`."""
         with self._lock:
             self._lose(error)
 
     def wait(self, exchange: Exchange, until: float | None) -> bool:
-        """Wait until `exchange` is ready, reading for all threads if no other does; False when `until` passed."""
+        """Wait until `exchange` is ready, and read for all threads if no other does; False if `until` has passed."""
         while not exchange.ready:
             left = _seconds_left(until)
             if left is not None and left <= 0:
@@ -268,7 +268,7 @@ class Link:
             try:
                 self._read_or_follow(exchange, until)
             finally:
-                # A thread that was woken to read but no longer needs to passes it on: one reads while any waits.
+                # A thread that was woken to read but need not wait any more hands over: while any waits, one must read.
                 self._hand_over()
         return True
 
@@ -320,7 +320,7 @@ class Link:
         woken = threading.Event()
         with self._lock:
             exchange.waiter = self._waiting[exchange.id] = woken
-        # The reader may have left before we were in the list: then nobody would wake us.
+        # The reader may have left before we were in the list, and then nobody would wake us.
         if not exchange.ready and self._reading.locked():
             woken.wait(left)
         with self._lock:

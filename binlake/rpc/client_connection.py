@@ -1,4 +1,4 @@
-"""The client's end of one HTTP/2 connection: calls become requests, their answers messages and a status."""
+"""The client side of one HTTP/2 connection: turns calls into requests, and answers into messages and a status."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _BY_HTTP = {
 
 
 class Exchange(Stream):
-    """One call on its way.
+    """One pending call.
 
     `done`: `error` (None = OK) and `parts` are final. `untouched`: the server has certainly not started it, so it may
-    be sent again. `waiter`: set when it may be ready, by the thread that reads.
+    be sent again. `waiter`: set by the reading thread when the call may be ready.
     """
 
     __slots__ = ("done", "error", "holding", "opened", "parts", "splitter", "untouched", "waiter")
@@ -45,7 +45,7 @@ class Exchange(Stream):
         super().__init__(stream_id, connection.peer_window, connection.limits.stream_window)
         self.parts: list[bytes] = []
         self.splitter = Splitter(connection.limits.message_bytes)
-        self.holding = holding  # a stream: the server may send more only when the messages were taken
+        self.holding = holding  # a stream: the server may send more only after the messages were taken
         self.opened = False
         self.done = False
         self.untouched = False
@@ -54,11 +54,11 @@ class Exchange(Stream):
 
     @property
     def ready(self) -> bool:
-        """Whether its caller has something to do."""
+        """Whether its caller can continue."""
         return self.done or (self.holding and bool(self.parts))
 
     def settle(self, error: RpcError | None) -> None:
-        """The call is over."""
+        """End the call."""
         if not self.done:
             self.done, self.error = True, error
             self.wake_waiter()
@@ -70,7 +70,7 @@ class Exchange(Stream):
 
 
 class ClientConnection(Connection):
-    """Not thread-safe: the channel serialises. `out` collects what has to be written."""
+    """Not thread-safe: the channel serialises calls. `out` collects the bytes to write."""
 
     def __init__(self, limits: Limits, address: str) -> None:
         super().__init__(limits)
@@ -81,7 +81,7 @@ class ClientConnection(Connection):
         self.open([(Setting.ENABLE_PUSH, 0)])
 
     def begin(self, head: bytes, body: bytes, timeout_s: float | None, *, holding: bool) -> Exchange:
-        """Send a request: its header block without the timeout, its framed message. Raises RpcError: no room for it."""
+        """Send a request: header block without the timeout, and framed message. Raises RpcError if there is no room."""
         if len(self.streams) >= self.peer_streams:
             raise RpcError(
                 Status.UNAVAILABLE, "the server accepts no more concurrent calls", where={"addr": self.address}
@@ -98,18 +98,18 @@ class ClientConnection(Connection):
         return exchange
 
     def cancel(self, exchange: Exchange, error: RpcError) -> None:
-        """Give a call up."""
+        """Cancel a call."""
         if exchange.id in self.streams:
             self.reset(exchange.id, Code.CANCEL)
         exchange.settle(error)
 
     def grant_more(self, exchange: Exchange) -> None:
-        """What `exchange` held was read: the server may continue."""
+        """Let the server continue, since the messages of `exchange` have been read."""
         if exchange.id in self.streams and not exchange.remote_closed:
             self.grant(exchange)
 
     def fail_all(self, error: RpcError) -> None:
-        """The connection is over: every call fails."""
+        """Fail all calls, since the connection has ended."""
         self.closed = self.gone = True
         for stream in list(self.streams.values()):
             self.drop(stream)
@@ -194,7 +194,7 @@ class ClientConnection(Connection):
 
 
 def request_head(path: str, authority: str, scheme: str, *, gzip: bool) -> bytes:
-    """The header block of every call of a method, without what differs from call to call."""
+    """The header block for all calls of a method, without the fields that differ between calls."""
     fields: list[Field] = [
         (b":path", path.encode()),
         (b":authority", authority.encode()),
@@ -209,7 +209,7 @@ def request_head(path: str, authority: str, scheme: str, *, gzip: bool) -> bytes
 
 
 def unary_message(exchange: Exchange) -> bytes:
-    """The one message of a unary answer that ended well. Raises RpcError."""
+    """The single message of a successful unary answer. Raises RpcError."""
     received = exchange.splitter.feed(exchange.parts)
     if len(received) != 1 or not exchange.splitter.clean:
         raise RpcError(Status.INTERNAL, f"a unary answer with {len(received)} messages")

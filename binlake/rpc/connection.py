@@ -1,7 +1,7 @@
 """One HTTP/2 connection (RFC 9113) without a socket: bytes in by `feed`, out by `_write`; server and client share it.
 
-It keeps frame order, SETTINGS, PING, the dictionary of streams and the receiving half of flow control; the sending half
-is in flow.py, what a request or an answer means in the subclasses. Not thread-safe: its owner serialises the calls.
+It handles frame order, SETTINGS, PING, the dictionary of streams and the receiving half of flow control. The sending
+half is in flow.py; subclasses handle requests and answers. Not thread-safe: its owner serialises the calls.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 from binlake.rpc.headers import Field, HeaderDecoder
 from binlake.rpc.limits import Limits, Pace
 
-_FORGIVEN = 1000  # streams that we ended ourselves: late frames on them are allowed
-_CACHED_BYTES = 64 << 10  # of header blocks and their parsed form; a block above a sixteenth of it is not cached
-_CACHED_OVERHEAD = 1 << 10  # bytes of the objects
+_MAX_ENDED_STREAMS = 1000  # number of streams ended by us on which late frames are allowed
+_CACHED_BYTES = 64 << 10  # cached header blocks and parsed forms; a block above a sixteenth is not cached
+_CACHED_OVERHEAD = 1 << 10  # bytes of the Python objects
 _OWN_DEPENDENCY = "a stream cannot depend on itself"
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Connection(Sender):
         self._block: list[bytes] | None = None
         self._block_head = (0, 0, False)
         self._block_bytes = 0
-        self._forgiven: OrderedDict[int, None] = OrderedDict()
+        self._ended_streams: OrderedDict[int, None] = OrderedDict()
         self._control = Pace(limits.control_frames_per_s)
         self._heard_settings = False
         self._handlers: tuple[Callable[[int, int, bytes], None], ...] = (
@@ -69,7 +69,7 @@ class Connection(Sender):
         self._refill()
 
     def feed(self, data: bytes) -> None:
-        """Take what the peer sent. Raises ConnectionFault: then call `fault` and close."""
+        """Process bytes of the peer. Raises ConnectionFault, after which the caller must call `fault` and close."""
         if self._rest:
             data = self._rest + data
         at, size = 0, len(data)
@@ -94,23 +94,23 @@ class Connection(Sender):
         self._rest = data[at:]
 
     def fault(self, fault: ConnectionFault) -> None:
-        """Notify the peer why the connection ends."""
+        """Tell the peer why the connection ends."""
         self.closed = True
         self._write(frames.goaway(self._last_peer_id(), fault.code, str(fault)))
 
     def reset(self, stream_id: int, code: Code) -> None:
-        """End a stream at once, from our side."""
+        """Reset a stream from our side."""
         self._write(frames.rst_stream(stream_id, code))
-        self._forgiven[stream_id] = None
-        if len(self._forgiven) > _FORGIVEN:
-            self._forgiven.popitem(last=False)
+        self._ended_streams[stream_id] = None
+        if len(self._ended_streams) > _MAX_ENDED_STREAMS:
+            self._ended_streams.popitem(last=False)
         stream = self.streams.get(stream_id)
         if stream is not None:
             self.drop(stream)
             self._on_stream_ended(stream, code, by_peer=False)
 
     def parse_cached(self, block: bytes, build: Callable[[list[Field] | None], T]) -> T:
-        """`build(fields of block)`; for an equal block the same object again while the table is unchanged."""
+        """`build(fields of block)`; an equal block gives the same object while the table is unchanged."""
         cache, decoder = self._cache, self._decoder
         if self._cache_changes != decoder.changes:
             self._forget_blocks()
@@ -138,14 +138,14 @@ class Connection(Sender):
         raise NotImplementedError
 
     def _on_stream_ended(self, stream: Stream, code: int, *, by_peer: bool) -> None:
-        """`stream` ended by a reset; it is out of the dictionary."""
+        """Called when a reset has ended `stream`; it is no longer in the dictionary."""
         raise NotImplementedError
 
     def _on_peer_leaves(self, last_id: int, code: int, text: str) -> None:
         raise NotImplementedError
 
     def _last_peer_id(self) -> int:
-        """The greatest stream the peer opened."""
+        """The highest stream id that the peer has opened."""
         raise NotImplementedError
 
     def _idle(self, stream_id: int) -> bool:
@@ -153,7 +153,7 @@ class Connection(Sender):
         raise NotImplementedError
 
     def _on_ping_answered(self, payload: bytes) -> None:
-        """Our PING was answered."""
+        """Called when our PING was answered."""
 
     # frames
 
@@ -193,7 +193,7 @@ class Connection(Sender):
         if self._idle(stream_id):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on an idle stream")
         self._count_control()
-        if stream_id not in self._forgiven:
+        if stream_id not in self._ended_streams:
             raise StreamFault(stream_id, Code.STREAM_CLOSED, "DATA on a closed stream")
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -218,7 +218,7 @@ class Connection(Sender):
 
     def _on_complete_block(self, stream_id: int, flags: int, block: bytes, depends_on_itself: bool) -> None:
         if depends_on_itself:
-            self._decoder.decode(block)  # the table must stay in step, whatever becomes of the stream
+            self._decoder.decode(block)  # decode in any case, so that the header table stays in step
             raise StreamFault(stream_id, Code.PROTOCOL_ERROR, _OWN_DEPENDENCY)
         self._headers(stream_id, block, bool(flags & frames.END_STREAM))
 
@@ -228,8 +228,8 @@ class Connection(Sender):
         self._count_control()
         self._block.append(payload)
         self._block_bytes += len(payload)
-        # Compressed it is smaller than its content, so a longer block cannot be within the limit; nor may a thousand
-        # empty frames form one (CONTINUATION flood).
+        # A compressed block is smaller than its content, so a longer one cannot be within the limit. The second check
+        # stops thousands of empty frames (CONTINUATION flood).
         if self._block_bytes > self.limits.header_bytes + frames.DEFAULT_FRAME_BYTES or len(self._block) > 64:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header block is too large")
         if flags & frames.END_HEADERS:
@@ -267,10 +267,10 @@ class Connection(Sender):
         if flags & frames.ACK:
             return
         if self._heard_settings:
-            # A new window is applied to all streams, and those that waited for theirs may send again.
+            # A new window applies to all streams, and streams that waited for it may send again.
             self._count_control(1 + (len(self.streams) >> 3) + len(self._shut))
         self._heard_settings = True
-        # The ACK first: grpc's C core checks what is sent before it against the old values.
+        # Send the ACK first: grpc's C core checks everything before it against the old values.
         self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))
         self.take_settings(frames.read_settings(payload))
 

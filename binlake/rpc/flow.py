@@ -1,8 +1,8 @@
-"""The sending half of an HTTP/2 connection: queued data is sent as windows and the peer's reading allow.
+"""The sending half of an HTTP/2 connection: queued data is sent as the windows and the peer's reading allow.
 
-A stream whose DATA waits for the connection (its window, the socket) is in `_blocked`; when that widens, they are
-served in order, a slice each, so none starves. One that waits for its own window is in `_shut`, where only that window
-counts: a WINDOW_UPDATE of the connection never costs a check of each stream.
+A stream whose DATA waits for the connection (its window or the socket) is in `_blocked`. When the connection has room,
+these streams are served in order, a slice each, so that none starves. A stream that waits for its own window is in
+`_shut`, and only that window matters: a WINDOW_UPDATE of the connection need not check these streams.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections import OrderedDict, deque
 from binlake.rpc import frames
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 
-_SLICE_BYTES = 256 << 10  # of one stream, before another one has its turn
-_MAX_PEER_FRAME = 1 << 20  # bytes in one DATA frame at most, whatever the peer accepts
+_SLICE_BYTES = 256 << 10  # of one stream, before the next stream has its turn
+_MAX_PEER_FRAME = 1 << 20  # most bytes of one DATA frame, even if the peer accepts more
 
 
 class Stream:
@@ -33,11 +33,11 @@ class Stream:
         self.remote_closed = False
 
     def sent(self, size: int) -> None:
-        """`size` queued bytes left."""
+        """Called when `size` queued bytes were sent."""
 
 
 class Sender:
-    """See the module; `streams` holds every stream that is not closed on both sides."""
+    """See the module's docstring; `streams`: every stream that is not closed on both sides."""
 
     def __init__(self) -> None:
         self.streams: dict[int, Stream] = {}
@@ -56,9 +56,9 @@ class Sender:
         raise NotImplementedError
 
     def send(self, stream: Stream, data: bytes, finish: bytes | None = None) -> None:
-        """Send `data` on `stream` as soon as allowed.
+        """Send `data` on `stream` as soon as the windows allow it.
 
-        `finish`: it is the last; b"" closes our half with it, other bytes are the frame that closes it (trailers).
+        `finish`: this is the last data; b"" closes our half with it, other bytes are the closing frame (trailers).
         """
         if data:
             if stream.queue is None:
@@ -71,11 +71,11 @@ class Sender:
             self._advance(stream)
 
     def waits(self, stream: Stream) -> bool:
-        """Whether what it has to send waits for the peer."""
+        """Whether data to send waits for the peer."""
         return stream.id in self._blocked or stream.id in self._shut
 
     def drop(self, stream: Stream) -> None:
-        """Forget `stream` and all it had to send."""
+        """Forget `stream` and its queued data."""
         self.streams.pop(stream.id, None)
         self._release(stream.id)
         stream.queue, stream.queued = None, 0
@@ -83,7 +83,7 @@ class Sender:
 
     def resume(self) -> None:
         """Send from the blocked streams as far as allowed."""
-        # Each turn sends something, or takes one out of the dictionary.
+        # Each iteration sends something, or removes a stream from the dictionary.
         while self._blocked and self.send_window > 0 and self._room() > 0:
             self._advance(self._blocked.popitem(last=False)[1])
 
@@ -113,7 +113,7 @@ class Sender:
             self._advance(stream)
 
     def take_settings(self, settings: list[tuple[int, int]]) -> None:
-        """What the peer allows, from the moment it says so. Raises ConnectionFault."""
+        """Apply the peer's settings at once. Raises ConnectionFault."""
         window = self.peer_window
         for name, value in settings:
             if name == Setting.INITIAL_WINDOW_SIZE:
@@ -129,11 +129,11 @@ class Sender:
             elif name == Setting.MAX_CONCURRENT_STREAMS:
                 self.peer_streams = value
         if window != self.peer_window:
-            # The last of a frame counts: a change goes through all streams, and a frame holds thousands of them.
+            # Only the last value in a frame counts: a change goes through all streams, and a frame may hold thousands.
             self._change_window(window)
 
     def _change_window(self, value: int) -> None:
-        # Open streams move by the difference, even below 0 (RFC 9113 6.9.2); grpc's C core does it in mid-connection.
+        # Windows of open streams change by the difference, even below 0 (RFC 9113 6.9.2); grpc's C core does that.
         change, self.peer_window = value - self.peer_window, value
         for stream in self.streams.values():
             stream.window += change

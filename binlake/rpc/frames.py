@@ -1,4 +1,4 @@
-"""HTTP/2 frames as bytes (RFC 9113 section 4, 6): constants, builders and the two kinds of protocol errors."""
+"""HTTP/2 frames as bytes (RFC 9113 sections 4, 6): constants, builders and the two kinds of protocol errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Setting(IntEnum):
 
 
 class ConnectionFault(Exception):
-    """The peer broke a rule of the connection: GOAWAY with `code`, then the end of it."""
+    """The peer broke a rule of the connection: GOAWAY with `code`, then the connection is closed."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -84,7 +84,7 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 def headers(stream_id: int, block: bytes, *, end_stream: bool, max_frame: int = DEFAULT_FRAME_BYTES) -> bytes:
-    """HEADERS with as many CONTINUATION frames as `max_frame` asks for."""
+    """HEADERS, with as many CONTINUATION frames as `max_frame` requires."""
     flags = END_STREAM if end_stream else 0
     if len(block) <= max_frame:
         return frame(HEADERS, flags | END_HEADERS, stream_id, block)
@@ -100,7 +100,7 @@ def settings(values: Iterable[tuple[Setting, int]]) -> bytes:
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """(parameter, value) in order; unknown parameters too."""
+    """(parameter, value) in order, including unknown parameters."""
     return list(_SETTING.iter_unpack(payload))
 
 
@@ -125,7 +125,7 @@ def number(payload: bytes) -> int:
 
 
 def unpad(payload: bytes) -> bytes:
-    """The payload of a PADDED frame. Raises ConnectionFault when the padding is longer than the frame."""
+    """The payload of a PADDED frame. Raises ConnectionFault if the padding is longer than the frame."""
     if not payload or payload[0] >= len(payload):
         raise ConnectionFault(Code.PROTOCOL_ERROR, "padding is longer than its frame")
     return payload[1 : len(payload) - payload[0]]

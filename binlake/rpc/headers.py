@@ -1,7 +1,7 @@
-"""Header blocks (HPACK, RFC 7541): a quick decoder with limits, and an encoder that keeps no state.
+"""Header blocks (HPACK, RFC 7541): a fast decoder with limits, and an encoder without state.
 
-`hpack` gives the static table and the Huffman code. Its own decoder takes three times as long for what every call of
-a Go client sends: known fields and a grpc-timeout that is new each time.
+The static table and the Huffman code come from `hpack`. Its decoder takes three times as long for the headers of a Go
+client's calls: known fields, and a grpc-timeout that differs each time.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Field = tuple[bytes, bytes]
 
 _STATIC: tuple[Field, ...] = tuple((bytes(name), bytes(value)) for name, value in HeaderTable.STATIC_TABLE)
 _STATIC_COUNT = len(_STATIC)
-_OVERHEAD = 32  # what an entry counts beside its bytes (RFC 7541 4.1)
+_OVERHEAD = 32  # size of an entry in addition to its bytes (RFC 7541 4.1)
 _MAX_INTEGER_BYTES = 6
-_KEPT_STRINGS = 128  # of a connection: there may be thousands
-_KEPT_BYTES = 32  # packed
+_CACHED_STRINGS = 128  # per connection, of which there may be thousands
+_CACHED_BYTES = 32  # in packed form
 
 
 def encode(fields: Iterable[Field]) -> bytes:
-    """A block of literals without indexing: valid whatever the peer's table holds."""
+    """A block of literals without indexing, which is valid whatever the peer's table contains."""
     return b"".join(b"\x00" + _string(name) + _string(value) for name, value in fields)
 
 
@@ -45,9 +45,9 @@ def _string(text: bytes) -> bytes:
 class HeaderDecoder:
     """Decodes the blocks of one connection, in order.
 
-    `changes` moves on whenever the table did: while it is unchanged, equal blocks mean equal fields. `list_bytes`: of
-    the last list, unpacked. Raises ConnectionFault (COMPRESSION_ERROR) for a damaged block; a list longer than
-    `max_list_bytes` is read to its end (the table must stay in step) and given as None.
+    `changes` increases with each change of the table; while it is the same, equal blocks mean equal fields.
+    `list_bytes`: unpacked size of the last list. Raises ConnectionFault (COMPRESSION_ERROR) for a damaged block. A list
+    longer than `max_list_bytes` is read to its end, so that the table stays in step, and returned as None.
     """
 
     def __init__(self, max_list_bytes: int, table_bytes: int = 4096) -> None:
@@ -59,7 +59,7 @@ class HeaderDecoder:
         self._strings: dict[bytes, bytes] = {}
 
     def decode(self, block: bytes) -> list[Field] | None:
-        """The fields of `block`, or None when they are too many bytes."""
+        """The fields of `block`; None if they have too many bytes."""
         try:
             return self._decode(block)
         except (IndexError, HPACKError) as error:
@@ -120,9 +120,9 @@ class HeaderDecoder:
         known = self._strings.get(text)
         if known is None:
             known = bytes(decode_huffman(text))
-            if len(self._strings) >= _KEPT_STRINGS:
+            if len(self._strings) >= _CACHED_STRINGS:
                 self._strings.clear()
-            if len(text) <= _KEPT_BYTES:
+            if len(text) <= _CACHED_BYTES:
                 self._strings[text] = known
         return known
 

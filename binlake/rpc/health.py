@@ -1,6 +1,6 @@
-"""grpc.health.v1: Check and Watch. Its two messages have one field each and are written by hand.
+"""grpc.health.v1: Check and Watch. Its two messages have one field each, and are encoded by hand.
 
-Generated ones would clash with those of any other package in the process that brings the same proto file.
+Generated classes would clash with those of any other package in the process that contains the same proto file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Health:
         self._watchers: dict[Call, str] = {}
 
     def handlers(self) -> Mapping[str, Handler]:
-        """Its methods by path."""
+        """The handlers of its methods, by path."""
         return {"/grpc.health.v1.Health/Check": self._check, "/grpc.health.v1.Health/Watch": self._watch}
 
     def set(self, service: str, serving: Serving) -> None:
@@ -45,7 +45,7 @@ class Health:
                 call.send(call.frame(_response(serving)))
 
     def close(self) -> None:
-        """Notify the watchers and end their calls, so that the stop of the server does not wait for them."""
+        """Notify the watchers and end their calls, so that stopping the server does not wait for them."""
         for service in list(self._services):
             self.set(service, Serving.NOT_SERVING)
         for call in list(self._watchers):

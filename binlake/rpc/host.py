@@ -13,10 +13,10 @@ from binlake.rpc.limits import Limits
 
 
 class Peer(Protocol):
-    """A connection as its server sees it, whatever protocol it speaks.
+    """A connection as its server sees it, whatever its protocol.
 
-    `address`: the host it comes from. `heard_at`: when it last sent something, on the server's clock. `waiting_calls`:
-    how many of its calls waited for the peer at the last tick: for the rest of a request, or to take an answer.
+    `address`: the client's host. `heard_at`: when it last sent something, on the server's clock. `waiting_calls`: how
+    many of its calls waited for the peer at the last tick: for the rest of a request, or to accept an answer.
     """
 
     address: str
@@ -28,20 +28,20 @@ class Peer(Protocol):
         """Whether no call is running on it."""
 
     def drain(self) -> None:
-        """Take no new calls, close after the last."""
+        """Accept no new calls, and close after the last one."""
 
     def end_calls(self) -> None:
-        """End what runs, then close."""
+        """End running calls, then close."""
 
     def evict(self) -> None:
-        """Close: its place is needed."""
+        """Close, since its slot is needed."""
 
     def tick(self, now: float) -> None:
         """Check for timeouts."""
 
 
 class Host(Protocol):
-    """What a connection needs of its server."""
+    """The interface of a server for its connections."""
 
     methods: dict[str, Handler]
     limits: Limits
@@ -52,7 +52,7 @@ class Host(Protocol):
         """Answer a plain HTTP request from `address`, later."""
 
     def work(self, action: Callable[[], Callable[[], None]]) -> None:
-        """Do `action` in a thread, then what it returns on the loop."""
+        """Run `action` in a thread, then call its result on the loop."""
 
     def connection_opened(self, connection: Peer) -> None:
         """Called when a connection is open."""
@@ -68,5 +68,5 @@ def address_of(transport: asyncio.BaseTransport) -> str:
 
 
 def has_certificate(transport: asyncio.BaseTransport | None) -> bool:
-    """Whether the peer showed a certificate that our authority signed: TLS asks for one only with an authority."""
+    """Whether the peer has a certificate that our CA signed: TLS asks for one only if a CA is configured."""
     return transport is not None and bool(transport.get_extra_info("peercert"))

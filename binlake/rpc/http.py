@@ -1,4 +1,4 @@
-"""Request and response of a plain HTTP handler: without a socket, so one handler serves HTTP/1.1 and HTTP/2."""
+"""Request and response of a plain HTTP handler, without a socket: one handler serves HTTP/1.1 and HTTP/2."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """One request, complete. `path` is decoded and without the query; `headers` have lower-case names.
+    """One complete request. `path` is decoded, without the query; `headers` have lower-case names.
 
-    `certified`: it came over TLS from a caller whose client certificate was checked.
+    `certified`: it came over TLS from a caller whose client certificate was verified.
     """
 
     method: str
@@ -23,7 +23,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """One answer, complete; its length is added."""
+    """One complete answer; its length is added."""
 
     status: int
     content_type: str

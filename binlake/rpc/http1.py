@@ -14,7 +14,7 @@ from binlake.rpc.request import http_request
 
 _IDLE_S = 120.0
 _FREE_PIECES = 64
-_SMALL_PIECE = 256  # bytes: a chunk costs 30 us of the loop, however small it is
+_SMALL_PIECE = 256  # bytes: a chunk takes 30 us of the loop, however small it is
 
 
 def _reason(status: int) -> str:
@@ -60,7 +60,7 @@ class Http1Connection(asyncio.Protocol):
         return self._answering
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is closed."""
+        """Called when the connection is closed."""
         del exc
         self._host.assembly.small.release(self)
         self._host.connection_closed(self)
@@ -81,21 +81,21 @@ class Http1Connection(asyncio.Protocol):
         self.close()
 
     def close(self) -> None:
-        """Close after what is written."""
+        """Close after all output is written."""
         if self._transport is not None:
             self._transport.close()
 
     def evict(self) -> None:
-        """Close: others need its place."""
+        """Close, since others need its slot."""
         self.close()
 
     def release_memory(self) -> None:
-        """Refuse the unfinished request and free its memory: others wait for room."""
+        """Refuse the unfinished request and free its memory, for which others wait."""
         self._body = []
         self._refuse(503, "the request comes too slowly while others wait for room")
 
     def tick(self, now: float) -> None:
-        """Close what has been quiet for too long."""
+        """Close the connection if it has been silent for too long."""
         limit = self._host.limits.header_wait_s if self._request or self._body else _IDLE_S
         if not self._answering and now - self._quiet_since > limit:
             self.close()
@@ -131,13 +131,13 @@ class Http1Connection(asyncio.Protocol):
             raise h11.RemoteProtocolError("too many unfinished requests", 503)
 
     def _ask(self) -> None:
-        asked = self._request
-        assert asked is not None
+        head = self._request
+        assert head is not None
         assert self._transport is not None
         self._answering = True
         self._transport.pause_reading()
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in asked.headers}
-        target, method = asked.target.decode("latin-1"), asked.method.decode("latin-1")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+        target, method = head.target.decode("latin-1"), head.method.decode("latin-1")
         body = b"".join(self._body)
         request = http_request(method, target, headers, body, certified=has_certificate(self._transport))
         self._host.http(request, self._answer, self.address)
@@ -172,7 +172,7 @@ class Http1Connection(asyncio.Protocol):
         self._write(b"".join(part for part in parts if part))
 
     def _refuse(self, status: int, text: str) -> None:
-        # A peer that does not speak HTTP/1.1 would not understand an answer in it.
+        # A peer without HTTP/1.1 would not understand an answer.
         if (self._request or status != 400) and self._parser.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = f"{text}\n".encode()
             headers = [("content-type", "text/plain"), ("content-length", str(len(body))), ("connection", "close")]

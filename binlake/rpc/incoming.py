@@ -1,5 +1,5 @@
-"""Receives the request of a call on the server: refused as soon as it is known to be too large, copied as seldom as
-possible."""
+"""Receives the request of a call on the server: refuses it as soon as it is known to be too large, and copies it as
+seldom as possible."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from binlake.rpc.frames import Code, StreamFault
 from binlake.rpc.limits import Limits
 from binlake.rpc.status import RpcError, Status
 
-_PREFIX_BYTES, _unpack_prefix = messages.PREFIX_BYTES, messages.PREFIX.unpack_from  # each call needs them
+# Local names, since each call needs them.
+_PREFIX_BYTES, _unpack_prefix = messages.PREFIX_BYTES, messages.PREFIX.unpack_from
 _MANY_PARTS = 512
-_SMALL_PART = 4096  # bytes: parts below it are joined, or their objects weigh more than they hold
+_SMALL_PART = 4096  # bytes: smaller parts are joined, as their objects exceed their content
 
 
 def add(call: Call, payload: bytes) -> None:
-    """Append a piece; `call.received` includes it already."""
+    """Append a piece, which `call.received` already includes."""
     if call.large is not None:
         call.large += payload
     elif call.parts is None:
@@ -26,7 +27,7 @@ def add(call: Call, payload: bytes) -> None:
 
 
 def check(call: Call, limits: Limits, assembly: Assembly) -> None:
-    """Check an incomplete request. Raises RpcError to answer with, StreamFault for plain HTTP."""
+    """Check an incomplete request. Raises RpcError for the answer, StreamFault for plain HTTP."""
     parts = call.parts or []
     if len(parts) >= _MANY_PARTS and call.received < len(parts) * _SMALL_PART:
         parts[:] = [b"".join(parts)]
@@ -62,7 +63,7 @@ def _declare(call: Call, parts: list[bytes], limits: Limits, assembly: Assembly)
 
 
 def body(call: Call) -> list[bytes]:
-    """Take the pieces of a complete request out of the call."""
+    """Remove the pieces of a complete request from the call, and join them."""
     parts, call.parts = call.parts or [], None
     if call.large is None:
         return parts
@@ -71,7 +72,7 @@ def body(call: Call) -> list[bytes]:
 
 
 def message(call: Call, parts: list[bytes], max_bytes: int) -> tuple[int, bytes]:
-    """The one message in the pieces of a gRPC request, its flag before it. Raises RpcError."""
+    """The single message in the pieces of a gRPC request, after its flag. Raises RpcError."""
     received = call.received
     if received < _PREFIX_BYTES:
         raise RpcError(Status.INTERNAL, "a unary request needs one message")
@@ -90,7 +91,7 @@ def message(call: Call, parts: list[bytes], max_bytes: int) -> tuple[int, bytes]
 
 
 def reserve(call: Call, packed: bytes, max_bytes: int, assembly: Assembly) -> int:
-    """Count what a compressed message will take, before it is unpacked; how many bytes that are. Raises RpcError."""
+    """Reserve the memory of a compressed message before it is unpacked; returns the bytes. Raises RpcError."""
     size = messages.unpacked_bytes(packed, max_bytes)
     call.share = assembly.large if size > LARGE else assembly.small
     if not call.share.grow(call, size):

@@ -1,4 +1,4 @@
-"""What one peer may cost: the bound of every buffer in this layer."""
+"""Limits of the cost of one peer: the bounds of all buffers in this layer."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from dataclasses import dataclass
 class Limits:
     """Bounds of a server or a channel; sizes in bytes.
 
-    message_bytes: one message, either way (binlogs of hundreds of MiB are real; protobuf ends at 2 GiB).
-    header_bytes: a decoded header list. streams: calls of one connection that are not answered yet.
+    message_bytes: one message in either direction (binlogs of hundreds of MiB occur; protobuf's limit is 2 GiB).
+    header_bytes: a decoded header list. streams: unanswered calls of one connection.
     stream_window, connection_window: what the peer may send before it is consumed. frame_bytes: one received frame.
-    queue_bytes: output that waits for the peer to read, of one connection; then nothing more is read from it.
+    queue_bytes: output of one connection that waits for the peer; above it, nothing more is read from the peer.
     assembly_bytes: received bytes of unfinished requests, of all connections together; an eighth is for those up to 1
-    MiB (one alone may be larger). upload_s: how long one may go without a byte. http_body_bytes: the body of a plain
-    HTTP request. connections: open at once, as far as the process may have files. waiting_calls: of all connections,
-    that wait for their peer to send the rest or to take the answer. streaming_calls: at once, each holds a thread.
-    control_frames_per_s: PING, SETTINGS, PRIORITY, empty DATA, WINDOW_UPDATE; resets_per_s: calls that the peer gave up
-    within 0.25 s of their begin. header_wait_s: from the connection to the first request of it. stall_s: how long
-    output of a connection or a stream may wait without the peer taking any of it.
+    MiB (a single one may be larger). upload_s: how long a request may stay without a new byte. http_body_bytes: the
+    body of a plain HTTP request. connections: open at once, if the process may have as many files. waiting_calls: of
+    all connections, calls that wait for their peer to send the rest or to accept the answer. streaming_calls: running
+    at once, each with a thread.
+    control_frames_per_s: PING, SETTINGS, PRIORITY, empty DATA, WINDOW_UPDATE; resets_per_s: calls that the peer
+    cancelled within 0.25 s after their start. header_wait_s: from the connection to its first request. stall_s: how
+    long output of a connection or a stream may wait while the peer accepts none of it.
     """
 
     message_bytes: int = (1 << 31) - 1
@@ -42,7 +43,7 @@ class Limits:
 
 
 class Pace:
-    """Counts events and reports when they come faster than `per_second`; looks at the clock once in `per_second`/10."""
+    """Counts events, and reports more than `per_second`; reads the clock once in `per_second`/10 events."""
 
     def __init__(self, per_second: int) -> None:
         self._batch = max(1, per_second // 10)
@@ -50,12 +51,12 @@ class Pace:
         self._since = float("-inf")
 
     def exceeded(self, clock: float) -> bool:
-        """Called when a batch is used up: whether it took less than its 100 ms."""
+        """Whether the last batch of events took less than its 100 ms; called when a batch is used up."""
         hurried = clock - self._since < 0.1
         self._since, self._left = clock, self._batch
         return hurried
 
     def used_up(self, weight: int = 1) -> bool:
-        """Count an event that costs as much as `weight` of them; whether it is time to ask exceeded()."""
+        """Count an event with this weight; True if exceeded() must be called now."""
         self._left -= weight
         return self._left <= 0

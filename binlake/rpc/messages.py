@@ -1,4 +1,4 @@
-"""gRPC's own bytes on top of HTTP/2: length-prefixed messages, gzip, grpc-timeout, grpc-message."""
+"""gRPC's formats on top of HTTP/2: length-prefixed messages, gzip, grpc-timeout, grpc-message."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ PREFIX_BYTES = 5
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = 16 + zlib.MAX_WBITS
-_SMALLEST_GZIP = 128  # bytes: below it gzip makes a message longer
+_SMALLEST_GZIP = 128  # bytes: gzip makes smaller messages longer
 _FREE_BYTES = 1 << 20  # a message up to this size may have any compression ratio
-_MOST_TIMES = 64  # ratio above that: gzip can reach a thousand with zeros
-_LEVEL = 1  # a pump compresses each message by itself: speed counts
+_MOST_TIMES = 64  # highest ratio above that size: with zeros, gzip can reach a thousand
+_LEVEL = 1  # a pump compresses each message separately, so speed matters
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _MAX_TEXT_BYTES = 4096
 
 
 def frame(message: bytes, *, gzip: bool = False) -> bytes:
-    """`message` with its prefix; compressed when `gzip` and worth it."""
+    """`message` with its prefix; compressed with `gzip` if that makes it smaller."""
     if gzip and len(message) >= _SMALLEST_GZIP:
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
         packed = packer.compress(message) + packer.flush()
@@ -32,7 +32,7 @@ def frame(message: bytes, *, gzip: bool = False) -> bytes:
 
 
 def unpack(flag: int, body: bytes, *, gzip: bool, max_bytes: int) -> bytes:
-    """The message in `body`. Raises RpcError: damaged, compressed without an encoding, or above `max_bytes`."""
+    """The message in `body`. Raises RpcError if it is damaged, compressed without an encoding, or above `max_bytes`."""
     if not flag:
         return body
     if flag != 1 or not gzip:
@@ -50,7 +50,7 @@ def unpack(flag: int, body: bytes, *, gzip: bool, max_bytes: int) -> bytes:
 
 
 def unpacked_bytes(packed: bytes, max_bytes: int) -> int:
-    """The unpacked size that a gzip message declares. Raises RpcError: above `max_bytes`, or the ratio is too high."""
+    """The unpacked size that a gzip message declares. Raises RpcError if it, or its ratio, is too high."""
     if packed[:2] != _GZIP_MAGIC:
         raise RpcError(Status.INTERNAL, "damaged gzip message: it has no gzip header")
     size = int.from_bytes(packed[-4:], "little")
@@ -65,12 +65,12 @@ def unpacked_bytes(packed: bytes, max_bytes: int) -> int:
 
 
 def too_large(size: int | str, max_bytes: int) -> RpcError:
-    """The error for a message above the limit; its words are those of grpc-go."""
+    """The error for a message above the limit, with the text of grpc-go."""
     return RpcError(Status.RESOURCE_EXHAUSTED, f"grpc: received message larger than max ({size} vs. {max_bytes})")
 
 
 class Splitter:
-    """Cuts the bytes of a stream into messages, many at once. `gzip`: its grpc-encoding."""
+    """Splits the bytes of a stream into messages, many at once. `gzip`: whether that is the grpc-encoding."""
 
     def __init__(self, max_bytes: int) -> None:
         self.gzip = False
@@ -81,7 +81,7 @@ class Splitter:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing of an unfinished message is held."""
+        """Whether there is no part of an unfinished message."""
         return not self._have
 
     def feed(self, parts: list[bytes]) -> list[bytes]:
@@ -89,7 +89,7 @@ class Splitter:
         self._parts += parts
         self._have += sum(map(len, parts))
         if self._have < self._needed:
-            return []  # a large message is joined once, not with each of its parts
+            return []  # parts of a large message are joined once, not each time
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         messages, at = self._cut(data)
         rest = data[at:] if at else data
@@ -137,5 +137,5 @@ def quote_text(text: str) -> bytes:
 
 
 def unquote_text(value: bytes) -> str:
-    """The text of a grpc-message; what is not percent-encoding stays."""
+    """The text of a grpc-message; invalid percent-encoding is left as it is."""
     return unquote_to_bytes(value).decode(errors="replace")

@@ -1,7 +1,7 @@
-"""The connected clients, and which are closed when there is no place left for a new one.
+"""The connected clients, and the choice of those to close if there is no slot for a new one.
 
 The address with the most connections loses some: first those whose protocol is still unknown, then idle ones, then
-those that were silent for the longest time. So connections that are only kept open cannot keep others out.
+those that have been silent for the longest time. So connections that are only held open cannot block others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 from binlake.rpc.host import Peer
 
-_AT_ONCE = 100  # a hundredth of all is closed at once, as the search goes through all
+_AT_ONCE = 100  # a hundredth of all is closed at once, since the search goes through all
 
 
 class SilentPeer(Protocol):
@@ -22,11 +22,11 @@ class SilentPeer(Protocol):
     heard_at: float
 
     def evict(self) -> None:
-        """Close."""
+        """Close the connection."""
 
 
 class Peers:
-    """At most `limit` connections, of whose calls at most `waiting_calls` wait for their peers. Used on the loop."""
+    """At most `limit` connections, with at most `waiting_calls` calls that wait for peers. Used on the loop."""
 
     def __init__(self, limit: int, waiting_calls: int) -> None:
         self._limit = limit
@@ -35,7 +35,7 @@ class Peers:
         self.silent: set[SilentPeer] = set()
 
     def make_room(self) -> None:
-        """Free some places if all are in use; called before a connection is added."""
+        """Free some slots if all are in use; called before a connection is added."""
         if len(self.peers) + len(self.silent) < self._limit:
             return
         everyone: list[Peer | SilentPeer] = [*self.silent, *self.peers]
@@ -48,7 +48,7 @@ class Peers:
             peer.evict()
 
     def tick(self, now: float) -> None:
-        """Let each connection check what takes too long; end those that leave too many calls waiting."""
+        """Let each connection check for timeouts; end those with too many waiting calls."""
         for peer in list(self.peers):
             peer.tick(now)
         waiting = sum(peer.waiting_calls for peer in self.peers)

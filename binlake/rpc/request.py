@@ -14,19 +14,19 @@ from binlake.rpc.status import RpcError, Status
 _OF_A_CONNECTION = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _NEEDED = frozenset((b":method", b":scheme", b":path"))
-_known_names: set[bytes] = set()  # well-formed names seen so far: connections repeat a few
+_known_names: set[bytes] = set()  # valid names seen so far: connections repeat few names
 _KNOWN_NAMES = 1000
-_NAME_BYTES = 64  # a longer one is not remembered
-_LENGTH_DIGITS = 20  # of a content-length; int() raises an error of its own above 4300 digits
+_NAME_BYTES = 64  # longer names are not remembered
+_LENGTH_DIGITS = 20  # of a content-length; above 4300 digits int() raises another error
 
 
 class Malformed(Exception):
-    """The list breaks a rule of HTTP/2: a stream error."""
+    """The header list breaks a rule of HTTP/2: a stream error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`timeout_s` is inf without a grpc-timeout; `refusal` is why a well-formed gRPC request cannot be served."""
+    """`timeout_s` is inf without a grpc-timeout; `refusal`: why a well-formed gRPC request cannot be served."""
 
     method: str
     path: str
@@ -38,18 +38,18 @@ class Request:
     refusal: RpcError | None = None
 
     def http(self, body: bytes, *, certified: bool) -> HttpRequest:
-        """As an HTTP handler sees it."""
+        """The request for an HTTP handler."""
         return http_request(self.method, self.path, self.headers, body, certified=certified)
 
 
 def http_request(method: str, target: str, headers: Mapping[str, str], body: bytes, *, certified: bool) -> HttpRequest:
-    """Split `target` into path and query; of a repeated parameter the last one counts."""
+    """Split `target` into path and query; the last value of a repeated parameter counts."""
     path, _, query = target.partition("?")
     return HttpRequest(method, unquote(path), dict(parse_qsl(query, keep_blank_values=True)), headers, body, certified)
 
 
 def read(fields: list[Field] | None) -> Request | None:
-    """The request; None when its list was too large. Raises Malformed."""
+    """The request; None if its header list was too large. Raises Malformed."""
     if fields is None:
         return None
     headers = _check_fields(fields)
@@ -81,7 +81,7 @@ def _plain_headers(found: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 def check_trailers(fields: list[Field] | None) -> bool:
-    """Check the list after a request's body; whether it fits. Raises Malformed."""
+    """Check the trailers after a request's body; returns whether they are small enough. Raises Malformed."""
     if fields is None:
         return False
     if any(name.startswith(b":") for name, _ in fields):

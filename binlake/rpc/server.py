@@ -1,7 +1,7 @@
-"""RpcServer: one event loop in a thread of its own, listeners (TCP, TLS, Unix socket), and an orderly end.
+"""RpcServer: one event loop in its own thread, listeners (TCP, TLS, Unix socket), and an orderly stop.
 
-A port speaks gRPC and plain HTTP: the first bytes distinguish HTTP/2 from HTTP/1.1, content-type distinguishes gRPC
-from the rest."""
+A port serves gRPC and plain HTTP: the first bytes distinguish HTTP/2 from HTTP/1.1, content-type distinguishes gRPC
+from plain HTTP."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ log = SparingLog()
 
 _TICK_S = 0.05
 _BACKLOG = 1024
-_OWN_FILES = 1000  # of the process: data, index, its own clients
-_FEWEST_PLACES = 100
+_RESERVED_FILES = 1000  # of the process, for data, index and its own clients
+_MIN_CONNECTIONS = 100
 
 
 _LIMITS = Limits()
 
 
 class RpcServer:
-    """A gRPC server; see binlake.rpc for how it is used. Thread-safe, except where a method says "on the loop".
+    """A gRPC server; binlake.rpc shows its use. Thread-safe, except for methods marked "on the loop".
 
     `name`: prefix of its threads' names.
     """
@@ -69,7 +69,7 @@ class RpcServer:
     # methods
 
     def add(self, path: str, handler: Handler) -> None:
-        """Serve the method `/package.Service/Method` by `handler`, on the loop: see Handler."""
+        """Serve the method `/package.Service/Method` by `handler` on the loop; see Handler."""
         self.methods[path] = handler
 
     def add_blocking(self, path: str, work: Callable[[bytes], bytes]) -> None:
@@ -77,7 +77,7 @@ class RpcServer:
         self.methods[path] = self._workers.unary(work)
 
     def add_streaming(self, path: str, work: Callable[[bytes, Sink], None]) -> None:
-        """Serve a server-streaming method by `work(request, sink)` in a thread of its own."""
+        """Serve a server-streaming method by `work(request, sink)`, each call in its own thread."""
         self.methods[path] = self._workers.streaming(work)
 
     def set_serving(self, serving: bool, service: str = "") -> None:
@@ -88,7 +88,7 @@ class RpcServer:
     # life cycle
 
     def listen(self, address: str, tls: Tls | None = None) -> str:
-        """Bind HOST:PORT (port 0: a free one); the address. Raises Permanent when it is in use, ConfigError for TLS."""
+        """Bind HOST:PORT (port 0: a free one); returns the address. Raises Permanent if in use, ConfigError for TLS."""
         host, _, port = address.rpartition(":")
         context = tls.server_context() if tls is not None else None
         bare = host.strip("[]")
@@ -101,7 +101,7 @@ class RpcServer:
         return f"{host}:{bound.getsockname()[1]}"
 
     def listen_unix(self, path: Path) -> None:
-        """Bind a Unix socket; a dead one in its place is replaced. Raises Permanent."""
+        """Bind a Unix socket; an unused socket file at this path is replaced. Raises Permanent."""
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             if path.is_socket() and not _is_answering(path):
@@ -115,12 +115,12 @@ class RpcServer:
         self._paths.append(path)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start serving."""
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._accept(), self._loop).result()
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """Take no new calls, let running ones end for at most `grace_s`, then end them; idempotent."""
+        """Accept no new calls, wait at most `grace_s` for running calls, then end them; idempotent."""
         if self._stopped:
             return
         self._stopped = True
@@ -141,7 +141,7 @@ class RpcServer:
         self._workers.later(action)
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Run `action` on the loop in `delay_s`; from the loop."""
+        """Run `action` on the loop after `delay_s`; called on the loop."""
         self._loop.call_later(delay_s, action)
 
     def _run(self) -> None:
@@ -189,7 +189,7 @@ class RpcServer:
         self._peers.tick(self.clock())
         self._loop.call_later(_TICK_S, self._tick)
 
-    # what connections need
+    # methods for connections
 
     def add_silent(self, detector: _ProtocolDetector) -> None:
         """Add a connection that has sent nothing yet."""
@@ -197,23 +197,23 @@ class RpcServer:
         self._peers.silent.add(detector)
 
     def remove_silent(self, detector: _ProtocolDetector) -> None:
-        """Remove it: its protocol is known, or it has left."""
+        """Remove the connection, since its protocol is known, or it has closed."""
         self._peers.silent.discard(detector)
 
     def connection_opened(self, connection: Peer) -> None:
-        """A connection is open."""
+        """Add an open connection."""
         self._peers.peers.add(connection)
 
     def connection_closed(self, connection: Peer) -> None:
-        """A connection is closed."""
+        """Remove a closed connection."""
         self._peers.peers.discard(connection)
 
     def work(self, action: Callable[[], Callable[[], None]]) -> None:
-        """Do `action` in a thread, then what it returns on the loop."""
+        """Run `action` in a thread, then call its result on the loop."""
         self._workers.run(action)
 
     def http(self, request: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
-        """Have a plain HTTP request answered on a pool of its own; `address`: of the client."""
+        """Answer a plain HTTP request in a separate pool; `address`: of the client."""
         handler = self._http or _answer_not_found
 
         def work() -> Callable[[], None]:
@@ -231,7 +231,7 @@ class RpcServer:
 
 
 class _ProtocolDetector(asyncio.Protocol):
-    """Detects the protocol of a connection by its first bytes and hands it to that implementation."""
+    """Detects the protocol of a connection by its first bytes, and passes it to that implementation."""
 
     def __init__(self, server: RpcServer, loop: asyncio.AbstractEventLoop, tls: Tls | None) -> None:
         self._server = server
@@ -244,12 +244,12 @@ class _ProtocolDetector(asyncio.Protocol):
         self.heard_at = server.clock()
 
     def evict(self) -> None:
-        """Its place is needed."""
+        """Close the connection, since its slot is needed."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Refuse a client that may not call."""
+        """Refuse a client whose certificate is not allowed."""
         self._transport = cast(asyncio.Transport, transport)
         self.address = address_of(transport)
         if self._tls is not None and not self._tls.allows(transport.get_extra_info("peercert")):
@@ -263,13 +263,13 @@ class _ProtocolDetector(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Decide as soon as the first bytes suffice."""
         if self._transport is None or self._transport.is_closing():
-            return  # refused: what it sent is not read
+            return  # refused: its bytes are not read
         self._first += data
         if len(self._first) < len(PREFACE) and PREFACE.startswith(self._first):
             return
         transport = self._transport
         self._release()
-        # A damaged preface is answered in HTTP/2.
+        # A damaged HTTP/2 preface is answered in HTTP/2.
         speaks_http2 = self._first.startswith(b"PRI * HTTP/2")
         talk = ServerConnection(self._server, self._loop) if speaks_http2 else Http1Connection(self._server)
         transport.set_protocol(talk)
@@ -277,7 +277,7 @@ class _ProtocolDetector(asyncio.Protocol):
         talk.data_received(self._first)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It left before its protocol was known."""
+        """Called if the connection closes before its protocol is known."""
         del exc
         self._release()
 
@@ -290,14 +290,14 @@ class _ProtocolDetector(asyncio.Protocol):
 def _connection_limit(limits: Limits) -> int:
     # A process without free file handles cannot even refuse new connections.
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return min(limits.connections, max(_FEWEST_PLACES, files - _OWN_FILES))
+    return min(limits.connections, max(_MIN_CONNECTIONS, files - _RESERVED_FILES))
 
 
 def _tune(bound: socket.socket | None) -> None:
     if bound is None or bound.family == socket.AF_UNIX:
         return
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # The kernel notices when a peer's machine is gone: no PING is needed.
+    # The kernel notices if a peer's machine has failed, so no PING is needed.
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
 

@@ -1,4 +1,4 @@
-"""The server's end of one HTTP/2 connection: requests become calls, calls their answers, and clients are limited."""
+"""The server side of one HTTP/2 connection: turns requests into calls and calls into answers, and limits clients."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from binlake.rpc.status import RpcError, Status
 log = SparingLog()
 
 _DRAIN_PING = b"drained?"
-_UNPACKED_HERE = 4 << 10  # bytes: a longer gzip message is unpacked by a thread, the loop goes on
-_YOUNG_S = 0.25  # a call given up later is not a rapid reset: its deadline may have passed
+_MAX_UNPACKED_ON_LOOP = 4 << 10  # bytes: a thread unpacks longer gzip messages, so that the loop continues
+_RAPID_RESET_S = 0.25  # a call cancelled later is not a rapid reset: its deadline may have passed
 
 
 class ServerConnection(ServerOutput, asyncio.Protocol):
@@ -36,7 +36,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         self.waiting_calls = 0
         self._preface = frames.PREFACE
         self._last_id = 0
-        self._working = 0  # calls that are not answered yet, given-up ones included: their work still runs
+        self._working = 0  # unanswered calls, including cancelled ones, whose work still runs
         self._resets = Pace(host.limits.resets_per_s)
         self._final = False
 
@@ -46,18 +46,18 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         """Open with our SETTINGS."""
         self._transport = cast(asyncio.Transport, transport)
         self.address = address_of(transport)
-        # Half of it: whenever _room() finds none, it has paused us or a flush is to come, so something lets us go on.
+        # Half of it: if _room() finds no room, the transport has paused us or a flush will come, so we will continue.
         self._transport.set_write_buffer_limits(high=self.limits.queue_bytes >> 1)
         self._host.connection_opened(self)
         self.open([(Setting.MAX_CONCURRENT_STREAMS, self.limits.streams)])
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, answer in one write."""
+        """Process received bytes, and send all answers in one write."""
         if self.closed:
             return
         self.heard_at = self._host.clock()
-        self._flushing = True  # one flush at the end instead of one a call
+        self._flushing = True  # one flush at the end instead of one per call
         try:
             if self._preface:
                 data = self._take_preface(data)
@@ -80,21 +80,21 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
     # life
 
     def drain(self) -> None:
-        """Ask the peer to open no more streams, end the connection after the last one (RFC 9113 6.8)."""
+        """Ask the peer to open no more streams, and end the connection after the last one (RFC 9113 6.8)."""
         if not self._draining and not self.closed:
             self._draining = True
             self.write(frames.goaway(frames.U31, Code.NO_ERROR))
             self.write(frames.frame(frames.PING, 0, 0, _DRAIN_PING))
 
     def end_calls(self) -> None:
-        """The grace is over: every call ends as UNAVAILABLE, then the connection."""
+        """End all calls as UNAVAILABLE after the grace period, then the connection."""
         for stream in list(self.streams.values()):
             cast(Call, stream).fail(Status.UNAVAILABLE, "the server is stopping")
         self._flush()
         self.close()
 
     def tick(self, now: float) -> None:
-        """Look for what takes too long."""
+        """Check for timeouts."""
         if now - self._stalled_since > self.limits.stall_s:
             self.abort()
         elif not self._last_id and now - self._opened_at > self.limits.header_wait_s:
@@ -103,9 +103,9 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             self.close()
         self.waiting_calls = 0
         for stream in list(self.streams.values()):
-            self._look_at(cast(Call, stream), now)
+            self._check_timeouts(cast(Call, stream), now)
 
-    def _look_at(self, call: Call, now: float) -> None:
+    def _check_timeouts(self, call: Call, now: float) -> None:
         limits = self.limits
         if not call.remote_closed or call.answered:
             self.waiting_calls += 1
@@ -122,7 +122,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             self.reset(call.id, Code.CANCEL)
 
     def evict(self) -> None:
-        """Others need its place."""
+        """Close the connection, since others need its slot."""
         self.fault(ConnectionFault(Code.ENHANCE_YOUR_CALM, "closed to make room for other connections"))
         self._flush()
         self.abort() if self._paused else self.close()
@@ -157,7 +157,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         self._open_call(stream_id, parsed, end)
 
     def _late_headers(self, stream_id: int, block: bytes) -> None:
-        if stream_id not in self._forgiven:
+        if stream_id not in self._ended_streams:
             code = Code.STREAM_CLOSED if stream_id & 1 else Code.PROTOCOL_ERROR
             raise ConnectionFault(code, "HEADERS on a closed stream or one a client cannot open")
         self._decoder.decode(block)
@@ -180,12 +180,12 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             self._complete(call)
 
     def _refuse(self, call: Call, error: RpcError) -> None:
-        """Answer before the request is complete; what still comes of it is not looked at."""
+        """Answer before the request is complete; the rest of it is ignored."""
         call.parts = call.large = None
         call.fail(error.status, error.message)
 
     def drop_unfinished(self, call: Call) -> None:
-        """End an unfinished request: others need its memory."""
+        """End an unfinished request, whose memory others need."""
         if call.request.grpc:
             self._refuse(call, RpcError(Status.UNAVAILABLE, "the request comes too slowly while others wait for room"))
         else:
@@ -193,7 +193,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
 
     def _trailers(self, call: Call, block: bytes, end: bool) -> None:
         if call.remote_closed:
-            self._decoder.decode(block)  # the table must stay in step
+            self._decoder.decode(block)  # the header table must stay in step
             raise StreamFault(call.id, Code.STREAM_CLOSED, "HEADERS after the end of the stream")
         try:
             fits = request.check_trailers(self._decoder.decode(block))
@@ -260,21 +260,21 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
                 return lambda: call.fail(status, text)
             return lambda: self._handle_unpacked(call, message)
 
-        if len(packed) > _UNPACKED_HERE:
+        if len(packed) > _MAX_UNPACKED_ON_LOOP:
             self._host.work(unpacked)
         else:
             unpacked()()
 
     def _handle_unpacked(self, call: Call, message: bytes) -> None:
         if call.share is not None:
-            call.share.release(call)  # from here on the handler accounts for it
+            call.share.release(call)  # from now on the handler accounts for it
         self._handle(call, message)
 
     def _handle(self, call: Call, message: bytes) -> None:
         try:
             self._host.methods[call.request.path](call, message)
         except Exception as error:
-            # Only this call fails, not the connection with all others.
+            # Only this call fails, not the connection with all other calls.
             log.exception("handler_failed", method=call.request.path)
             call.fail(Status.UNKNOWN, f"{type(error).__name__}: {error}")
 
@@ -291,7 +291,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         self.call_finished(call)
 
     def call_finished(self, call: Call) -> None:
-        """No work for this call is running any more."""
+        """Note that no work for this call is running any more."""
         self._working -= 1
         if call.share is not None:
             call.share.release(call)
@@ -308,7 +308,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         del code
         call = cast(Call, stream)
         call.abandon()
-        young = by_peer and self._host.clock() - call.begun < _YOUNG_S
+        young = by_peer and self._host.clock() - call.begun < _RAPID_RESET_S
         if young and self._resets.used_up() and self._resets.exceeded(self._host.clock()):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many calls were given up")
         if self._draining:
@@ -318,7 +318,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
 
     def _on_ping_answered(self, payload: bytes) -> None:
         if payload == _DRAIN_PING and self._draining:
-            # Everything the peer sent before it saw the first GOAWAY has arrived.
+            # All that the peer sent before it saw the first GOAWAY has arrived.
             self._final = True
             self.write(frames.goaway(self._last_id, Code.NO_ERROR))
             self._end_when_idle()
@@ -329,7 +329,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             self.close()
 
     def _on_peer_leaves(self, last_id: int, code: int, text: str) -> None:
-        """The peer opens no more streams here; it closes the connection itself."""
+        """The peer opens no more streams, and closes the connection itself."""
 
     def _last_peer_id(self) -> int:
         return self._last_id

@@ -1,4 +1,4 @@
-"""The output of a server connection: one write in a turn of the loop, and no more than the peer takes."""
+"""The output of a server connection: one write per turn of the loop, and no more than the peer reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOREVER = float("inf")
 
 
 class ServerOutput(Connection):
-    """The written half of a connection; belongs to the server's loop, which calls it when to pause."""
+    """The output side of a connection; belongs to the server's loop, which pauses and resumes it."""
 
     def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(host.limits)
@@ -28,14 +28,14 @@ class ServerOutput(Connection):
         self._draining = False
 
     def pause_writing(self) -> None:
-        """The peer does not read: stop reading from it, so that its answers cannot pile up."""
+        """Stop reading from a peer that does not read, so that answers to it cannot pile up."""
         self._paused = True
         self._stalled_since = self._host.clock()
         if self._transport is not None and not self.closed:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """The peer reads again: continue."""
+        """Continue, since the peer reads again."""
         self._paused = False
         self._stalled_since = FOREVER
         if self._transport is not None and not self.closed:
@@ -43,7 +43,7 @@ class ServerOutput(Connection):
             self.resume()
 
     def close(self) -> None:
-        """Close after what is written."""
+        """Close after all output is written."""
         self.closed = True
         if self._transport is not None:
             self._transport.close()
@@ -72,11 +72,11 @@ class ServerOutput(Connection):
             if not self._transport.is_closing():
                 self._transport.write(data)
         if self._short and not self._paused:
-            # A transport that took everything never paused us, and so never calls resume_writing.
+            # A transport that accepted everything has not paused us, so it will not call resume_writing.
             self._short = False
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._continue_output)
 
-    def _go_on(self) -> None:
+    def _continue_output(self) -> None:
         if not self.closed and not self._paused:
             self.resume()
 
@@ -90,7 +90,7 @@ class ServerOutput(Connection):
         return room
 
     def claim_window(self, call: Call, size: int) -> bool:
-        """Whether a whole answer with `size` bytes of DATA may go out at once; then the stream is closed."""
+        """Whether a whole answer with `size` bytes of DATA may be sent at once; if so, the stream is closed."""
         if size > self.send_window or size > call.window or self._paused or self._draining or call.started:
             return False
         self.send_window -= size

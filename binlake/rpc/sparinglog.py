@@ -1,4 +1,5 @@
-"""A rate-limited log for events that a peer can cause at will: few lines a minute of each, and the number left out."""
+"""A rate-limited log for events that peers can trigger at will: a few lines per minute and event, with the number
+of omitted ones."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ _PERIOD_S = 60.0
 
 
 class SparingLog:
-    """Writes at most 10 lines of an event in a minute; the first one of the next minute says how many were left out.
+    """Writes at most 10 lines of an event per minute; the first line of the next minute says how many were omitted.
 
     Thread-safe.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._events: dict[str, tuple[float, int]] = {}  # since when, lines asked for
+        self._events: dict[str, tuple[float, int]] = {}  # start of the minute, requested lines
 
     def warning(self, event: str, **keys: Any) -> None:
         """A line of level warning."""
@@ -33,7 +34,7 @@ class SparingLog:
         self._write("error", event, keys)
 
     def exception(self, event: str, **keys: Any) -> None:
-        """A line of level error with the exception that is handled."""
+        """A line of level error with the current exception."""
         self._write("exception", event, keys)
 
     def _write(self, level: str, event: str, keys: dict[str, Any]) -> None:
@@ -42,7 +43,7 @@ class SparingLog:
             getattr(log, level)(event, **keys, **({"left_out": left_out} if left_out else {}))
 
     def _count(self, event: str, now: float) -> int | None:
-        """How many lines were left out before this one; None when it is to be left out, too."""
+        """How many lines were omitted before this one; None if this one is to be omitted too."""
         with self._lock:
             since, lines = self._events.get(event, (now, 0))
             if now - since > _PERIOD_S:

@@ -31,7 +31,7 @@ class Status(IntEnum):
 
 
 class RpcError(BinlakeError):
-    """A call that did not end with OK: `status`, and in `message` the text that came with it."""
+    """A call that did not end with OK: its `status`, and the status message in `message`."""
 
     def __init__(
         self, status: Status, message: str, *, hint: str = "", where: Mapping[str, object] | None = None

@@ -12,10 +12,10 @@ from binlake.errors import ConfigError
 
 @dataclass(frozen=True)
 class Tls:
-    """The files of one `[security]` block, PEM, the same on both sides.
+    """The PEM files of one `[security]` block, the same on both sides.
 
-    With `ca` a server asks for a client certificate, and a client checks the server by it (else by the system's).
-    `allowed_cn`: common names a client certificate may have, all when it is empty.
+    With `ca`, a server requires a client certificate, and a client verifies the server by it (else by the system's).
+    `allowed_cn`: the common names that a client certificate may have; empty = any.
     """
 
     ca: Path | None = None
@@ -25,14 +25,14 @@ class Tls:
 
     @classmethod
     def of(cls, ca: str, cert: str, key: str, allowed_cn: tuple[str, ...] = ()) -> Tls | None:
-        """From names of files, empty = none; None when all three are."""
+        """From file names, empty = none; None if all three are empty."""
         if not (ca or cert or key):
             return None
         files = {"ca": ca, "cert": cert, "key": key}
         return cls(**{name: Path(file) for name, file in files.items() if file}, allowed_cn=allowed_cn)
 
     def server_context(self) -> ssl.SSLContext:
-        """For a server of both HTTP/2 and HTTP/1.1. Raises ConfigError."""
+        """The context of a server for HTTP/2 and HTTP/1.1. Raises ConfigError."""
         if self.cert is None or self.key is None:
             raise ConfigError("a TLS server needs ssl-cert and ssl-key")
         if self.allowed_cn and self.ca is None:
@@ -45,11 +45,11 @@ class Tls:
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """For a client of HTTP/2. Raises ConfigError."""
+        """The context of a client for HTTP/2. Raises ConfigError."""
         return self._client_context("h2")
 
     def http_context(self) -> ssl.SSLContext:
-        """For a client of HTTP/1.1. Raises ConfigError."""
+        """The context of a client for HTTP/1.1. Raises ConfigError."""
         return self._client_context("http/1.1")
 
     def _client_context(self, protocol: str) -> ssl.SSLContext:
@@ -72,7 +72,7 @@ class Tls:
             raise ConfigError("the TLS files cannot be used", where=where) from None
 
     def allows(self, certificate: Mapping[str, object] | None) -> bool:
-        """Whether a peer with this certificate (as `getpeercert` gives it) may call."""
+        """Whether a peer with this certificate (from `getpeercert`) may call."""
         return not self.allowed_cn or any(name in self.allowed_cn for name in _common_names(certificate or {}))
 
 

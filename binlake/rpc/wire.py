@@ -1,4 +1,5 @@
-"""The client's end of a socket, TCP, TLS or Unix: blocks only in its waits, so one thread reads while others write."""
+"""The client side of a socket, TCP, TLS or Unix. It blocks only in its waits, so one thread can read while others
+write."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _READ_BYTES = 1 << 20
 
 
 class Wire:
-    """Connect to `address`, HOST:PORT or unix:PATH. Raises RpcError (UNAVAILABLE). Its owner serialises the calls."""
+    """A connection to `address`, HOST:PORT or unix:PATH. Raises RpcError (UNAVAILABLE). Its owner serialises calls."""
 
     def __init__(self, address: str, tls: Tls | None, timeout_s: float) -> None:
         self._address = address
@@ -42,11 +43,11 @@ class Wire:
 
     @property
     def unsent(self) -> bool:
-        """Whether bytes wait for the peer to read."""
+        """Whether unsent bytes wait for the peer to read."""
         return bool(self._unsent)
 
     def write(self, data: bytes) -> None:
-        """Send `data`, or keep what the socket does not take now."""
+        """Send `data`; bytes that the socket does not accept now are buffered."""
         if self._ssl is not None:
             self._ssl.write(data)
             data = self._outgoing.read()
@@ -64,7 +65,7 @@ class Wire:
             self._unsent += memoryview(data)[sent:]
 
     def flush(self) -> None:
-        """Send what waits, as far as the socket takes it."""
+        """Send buffered bytes, as many as the socket accepts."""
         while self._unsent:
             try:
                 sent = self._socket.send(self._unsent)
@@ -75,17 +76,17 @@ class Wire:
             del self._unsent[:sent]
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until there is something to read, or to write for what waits. May run beside `write`."""
+        """Wait until there is something to read, or buffered bytes can be sent. May run while `write` runs."""
         self._poll(select.POLLIN | (select.POLLOUT if self._unsent else 0), timeout_s)
 
     def wait_writable(self, timeout_s: float) -> None:
-        """Wait until the socket takes more. May run beside `wait`."""
+        """Wait until the socket accepts more bytes. May run while `wait` runs."""
         self._poll(select.POLLOUT, timeout_s)
 
     def _poll(self, events: int, timeout_s: float | None) -> None:
         with self._guard:
             if self._closed:
-                return  # closed by another thread: waiting threads find their calls ended
+                return  # closed by another thread, which has ended the calls of the waiting threads
             self._polls += 1
         try:
             poll = select.poll()
@@ -97,7 +98,7 @@ class Wire:
                 self._close_unwatched()
 
     def read(self) -> bytes | None:
-        """The received bytes; None when there are none. Raises RpcError at the end of the connection."""
+        """The received bytes; None if there are none. Raises RpcError at the end of the connection."""
         try:
             data = self._socket.recv(_READ_BYTES)
         except BlockingIOError:
@@ -121,7 +122,7 @@ class Wire:
             self._close_unwatched()
 
     def _close_unwatched(self) -> None:
-        # Not while a thread polls it: the file number could be reused, and the thread would wait for another peer.
+        # Not closed while a thread polls it: the file number could be reused, and the thread would poll another peer.
         if self._closed and not self._polls:
             self._socket.close()
 

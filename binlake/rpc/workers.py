@@ -20,13 +20,13 @@ _THREADS = 16
 _PAGE_THREADS = 4
 _WAITING_PAGES = 256
 _WAITING_CALLS = 10_000
-_WAITING_BYTES = 1 << 20  # of one stream, before its thread has to wait
+_WAITING_BYTES = 1 << 20  # of one stream, before its thread must wait
 _LOOK_S = 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """A plain HTTP request: `work` on a thread gives what is done on the loop; or `refuse` is called there."""
+    """A plain HTTP request: `work` runs in a thread, its result is called on the loop; or `refuse` is called there."""
 
     work: Callable[[], Callable[[], None]]
     refuse: Callable[[], None]
@@ -38,7 +38,7 @@ class Workers:
     def __init__(self, loop: asyncio.AbstractEventLoop, streaming_calls: int) -> None:
         self.loop = loop
         self._pool = ThreadPoolExecutor(_THREADS, "rpc-worker")
-        # A pool of its own: pages must answer even while all threads of calls are waiting.
+        # A separate pool: pages must answer even while all threads for calls are waiting.
         self._pages = ThreadPoolExecutor(_PAGE_THREADS, "rpc-page")
         self._waiting_pages: FairQueue[Page] = FairQueue(_WAITING_PAGES)
         self._busy_pages = self._asked_calls = 0
@@ -46,11 +46,11 @@ class Workers:
         self._streams: set[threading.Thread] = set()
 
     def run(self, work: Callable[[], Callable[[], None]]) -> None:
-        """Do `work` on the pool, then what it returns on the loop."""
+        """Run `work` in the pool, then call its result on the loop."""
         self._pool.submit(lambda: self.later(work()))
 
     def page(self, address: str, kind: str, page: Page) -> None:
-        """As run(), for plain HTTP, in turn by address and kind of page; from the loop."""
+        """Like run(), for plain HTTP, in turn by address and kind of page; called on the loop."""
         refused = self._waiting_pages.put(address, kind, page)
         if refused is not None:
             self.loop.call_soon(refused.refuse)
@@ -73,11 +73,11 @@ class Workers:
 
     def later(self, action: Callable[[], None]) -> None:
         """Run `action` on the loop; from any thread. Does nothing once the loop is closed."""
-        with contextlib.suppress(RuntimeError):  # it is closed
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(action)
 
     def unary(self, work: Callable[[bytes], bytes]) -> Handler:
-        """A handler that answers with what `work(request)` gives; it may raise RpcError."""
+        """A handler that answers with the result of `work(request)`, which may raise RpcError."""
 
         def run(call: Call, message: bytes) -> Callable[[], None]:
             try:
@@ -108,7 +108,7 @@ class Workers:
         return finish
 
     def streaming(self, work: Callable[[bytes, Sink], None]) -> Handler:
-        """A handler that runs `work(request, sink)` in its own thread; OK when it returns. It may raise RpcError."""
+        """A handler that runs `work(request, sink)` in its own thread: OK if it returns. It may raise RpcError."""
 
         def start(call: Call, message: bytes) -> None:
             if len(self._streams) >= self._streaming_calls:
@@ -148,7 +148,7 @@ class Workers:
 
 
 class Sink:
-    """Where a streaming handler, one thread, sends its messages. `on_gone`: called on the loop when the client left."""
+    """Sends messages of a streaming handler, from one thread. `on_gone`: called on the loop if the client leaves."""
 
     def __init__(self, workers: Workers, call: Call) -> None:
         self.call = call
@@ -162,7 +162,7 @@ class Sink:
 
     @property
     def alive(self) -> bool:
-        """Whether the client is still there."""
+        """Whether the client is still connected."""
         return self._alive
 
     def send(self, message: bytes) -> bool:
@@ -170,9 +170,9 @@ class Sink:
         return self.send_framed(self.call.frame(message))
 
     def send_framed(self, data: bytes) -> bool:
-        """Send messages that are framed already (Call.frame): many at once cost as little as one.
+        """Send messages that are already framed (Call.frame): many at once cost as little as one.
 
-        Waits while too much is on its way to a slow reader. False: the client has gone.
+        Waits while too many bytes are queued for a slow reader. False: the client has left.
         """
         with self._changed:
             while self._alive and self._waiting >= _WAITING_BYTES:

@@ -70,7 +70,7 @@ def test_every_fault_is_found_at_once(tmp_path: Path) -> None:
     assert problems(store) == [
         f"binlog-0000000000000000-20270101000000 has the number of {NAMES[0]}, which Binlake wrote",
         "0: a binlog file is damaged: a record has a wrong checksum at byte 0",
-        "1: a file is not there",
+        "1: a file does not exist",
         f"2: it has {size - 1} bytes, but the index says {size}",
     ]
 

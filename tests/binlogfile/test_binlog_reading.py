@@ -242,7 +242,7 @@ def test_index_defines_the_content(tmp_path: Path) -> None:
     with pytest.raises(DamagedFile, match=f"it ends early: the index says {one} bytes"):
         stamps(store)
     (tmp_path / NAMES[1]).unlink()
-    with pytest.raises(Permanent, match=f"a file is not there .*{NAMES[1]}"):
+    with pytest.raises(Permanent, match=f"a file does not exist .*{NAMES[1]}"):
         stamps(store)
     (tmp_path / "binlog-0000000000000000-20270101000000").write_bytes(first)
     with pytest.raises(Permanent, match="two binlog files have the same number"):

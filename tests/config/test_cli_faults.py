@@ -1,4 +1,4 @@
-"""`binlake` ends with one line and no traceback when a disk, a path, the reader of its output or a person stops it."""
+"""`binlake` prints one line and no traceback if a disk, a path, a closed pipe or Ctrl-C stops it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from deltalake.exceptions import DeltaError
 from binlake import cli
 
 
-class _Raises:
-    """A command that meets `error`."""
+class _FailingCommand:
+    """A command that raises `error`."""
 
     help = ""
 
@@ -23,20 +23,20 @@ class _Raises:
         self._error = error
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """None."""
+        """The command has no arguments."""
 
     def run(self, _args: argparse.Namespace) -> int:
-        """Meet it."""
+        """Raise the error."""
         raise self._error
 
 
-Meets = Callable[[BaseException], int]
+RunFailing = Callable[[BaseException], int]
 
 
 @pytest.fixture
-def meets(monkeypatch: pytest.MonkeyPatch) -> Meets:
+def meets(monkeypatch: pytest.MonkeyPatch) -> RunFailing:
     def run(error: BaseException) -> int:
-        monkeypatch.setattr(cli, "prepare", lambda _arguments: (_Raises(error), argparse.Namespace()))
+        monkeypatch.setattr(cli, "prepare", lambda _arguments: (_FailingCommand(error), argparse.Namespace()))
         return cli.run(["any"])
 
     return run
@@ -51,36 +51,36 @@ def meets(monkeypatch: pytest.MonkeyPatch) -> Meets:
         (DeltaError("Generic LocalFileSystem error:\nNo space left on device (os error 28)"), ("error 28", "lake")),
     ],
 )
-def test_a_disk_that_refuses_is_one_line_with_a_hint(
-    meets: Meets, capsys: pytest.CaptureFixture[str], error: Exception, words: tuple[str, ...]
+def test_storage_error_is_printed_as_one_line_with_hint(
+    meets: RunFailing, capsys: pytest.CaptureFixture[str], error: Exception, words: tuple[str, ...]
 ) -> None:
     assert meets(error) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("error: ")
-    assert told.err.count("\n") == 1
-    assert all(word in told.err for word in (*words, "Hint: ", "room"))
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    assert all(word in printed.err for word in (*words, "Hint: ", "space"))
 
 
-def test_a_fault_of_the_program_keeps_its_traceback(meets: Meets) -> None:
+def test_program_fault_keeps_its_traceback(meets: RunFailing) -> None:
     with pytest.raises(ZeroDivisionError):
         meets(ZeroDivisionError())
 
 
-def test_an_interrupt_while_the_command_is_loaded_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_arguments: object) -> None:
+def test_interrupt_while_command_loads_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_interrupt(_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "prepare", interrupted)
+    monkeypatch.setattr(cli, "prepare", raise_interrupt)
     assert cli.run(["any"]) == 130
 
 
-def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
+def test_closed_pipe_ends_command_without_complaints() -> None:
     command = [sys.executable, "-m", "binlake.cli", "config", "reference"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stderr is not None
-        # Before the first byte: the interpreter alone takes longer to start.
+        # This happens before the first byte of output: the interpreter alone takes longer to start.
         child.stdout.close()
         complaints = child.stderr.read()
     assert (child.returncode, complaints) == (141, "")

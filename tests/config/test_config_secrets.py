@@ -1,4 +1,4 @@
-"""Passwords of a replication file: read from the environment where they are used, and only there."""
+"""Passwords of a replication file are read from the environment, and only if they are used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from binlake.errors import ConfigError
 SQL = 'sql = {host = "tidb", user = "reader", password = "env:BINLAKE_TEST_SQL"}'
 
 
-def test_the_password_of_the_history_by_sql_comes_from_the_environment(
+def test_password_of_source_sql_is_read_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # S0-60
     file = write_replication(tmp_path, "demo", source=SQL, target=None)

@@ -1,4 +1,4 @@
-"""DM's task file becomes a replication and a feeder.toml: every knob by its name, a line about each (S4-52)."""
+"""DM's task file is converted to a replication and a feeder.toml, with a line about each setting (S4-52)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SOURCE = (
 
 
 def write(folder: Path, task: str, sources: int = 2) -> list[str]:
-    """The task and its source files; their names."""
+    """Write the task and its source files; returns their paths."""
     folder.mkdir(exist_ok=True)
     files = [folder / "task.yaml", *(folder / f"source{number}.yaml" for number in range(1, sources + 1))]
     texts = [task, *(SOURCE.format(name=f"s-0{number}", number=number) for number in range(1, sources + 1))]
@@ -70,8 +70,8 @@ def write(folder: Path, task: str, sources: int = 2) -> list[str]:
     return [str(file) for file in files]
 
 
-def imported(folder: Path, task: str, *options: str, sources: int = 2) -> tuple[Replication, FeederFile, str]:
-    """The replication and the feeder of a task, read by their own readers, and the lines about the keys."""
+def import_files(folder: Path, task: str, *options: str, sources: int = 2) -> tuple[Replication, FeederFile, str]:
+    """Import a task; returns its replication and its feeder, as Binlake reads them, and the text of the replication."""
     out = folder / "out"
     assert run(["dm", "import", *write(folder, task, sources), "--out", str(out), *options]) == 0
     (file,) = out.glob("*.toml")
@@ -79,35 +79,35 @@ def imported(folder: Path, task: str, *options: str, sources: int = 2) -> tuple[
 
 
 def read_feeder(file: Path) -> FeederFile:
-    """A feeder.toml without its passwords."""
+    """A feeder.toml with unresolved passwords."""
     return FeederFile.model_validate(tomllib.loads(file.read_text()))
 
 
-def changed(**keys: Any) -> str:
-    """The task with other keys at its top."""
+def change_task(**keys: Any) -> str:
+    """The task with other values of top-level keys."""
     raw = yaml.safe_load(TASK)
     raw.update({key.replace("_", "-"): value for key, value in keys.items()})
     return yaml.safe_dump({key: value for key, value in raw.items() if value is not None})
 
 
 def one_instance(**keys: Any) -> str:
-    """The task with its first instance only, with other keys of it."""
+    """The task with only its first instance, with other values of its keys."""
     first = yaml.safe_load(TASK)["mysql-instances"][0]
-    return changed(mysql_instances=[{**first, **{key.replace("_", "-"): value for key, value in keys.items()}}])
+    return change_task(mysql_instances=[{**first, **{key.replace("_", "-"): value for key, value in keys.items()}}])
 
 
 def refusal(folder: Path, capsys: pytest.CaptureFixture[str], task: str, *options: str, sources: int = 2) -> str:
-    """The error; nothing is written."""
+    """The error of an import, which writes nothing."""
     out = folder / "out"
     assert run(["dm", "import", *write(folder, task, sources), "--out", str(out), *options]) == 1
     assert not out.exists()
-    told = capsys.readouterr()
-    assert told.out == ""
-    return told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return printed.err
 
 
-def test_the_articles_knobs_mean_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # S4-52
-    replication, feeder, text = imported(tmp_path, TASK)
+def test_settings_of_the_articles_task_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # S4-52
+    replication, feeder, text = import_files(tmp_path, TASK)
     target = replication.target
     assert target is not None
     assert (replication.name, target.db_type, target.host, target.port) == ("shards", "tidb", "10.0.0.9", 4000)
@@ -119,7 +119,7 @@ def test_the_articles_knobs_mean_the_same(tmp_path: Path, capsys: pytest.Capture
     assert {(one.start.mode, one.snapshot.threads, one.rename_schema) for one in feeder.source} == {
         ("snapshot", 8, "{source}_{schema}")
     }
-    # A full load reads the rows that the instance's lists let through, by their names at the source.
+    # A full load reads the tables that the instance's lists allow, by their names at the source.
     for one in feeder.source:
         names = [("user", "info"), ("user", "log"), ("store_1", "t"), ("other", "t"), ("mysql", "t")]
         assert [one.snapshot.loads(*name) for name in names] == [True, False, True, False, False]
@@ -132,9 +132,9 @@ def test_the_articles_knobs_mean_the_same(tmp_path: Path, capsys: pytest.Capture
     assert "BINLAKE_SOURCE_S_02_PASSWORD" in report
 
 
-def test_each_source_has_the_rules_that_it_would_have_alone(tmp_path: Path) -> None:  # S4-52, S4-03
-    both = Rules.of(imported(tmp_path / "both", TASK)[0])
-    alone = Rules.of(imported(tmp_path / "alone", one_instance(), sources=1)[0])
+def test_rules_of_each_source_equal_those_of_an_import_of_it_alone(tmp_path: Path) -> None:  # S4-52, S4-03
+    both = Rules.of(import_files(tmp_path / "both", TASK)[0])
+    alone = Rules.of(import_files(tmp_path / "alone", one_instance(), sources=1)[0])
     for source in ("s-01", "s-02"):
         for db in ("user", "store_1", "store_", "log7", "log77", "xlog7", "other", "mysql", "USER"):
             own = f"{source}_{db}"
@@ -151,29 +151,31 @@ def test_each_source_has_the_rules_that_it_would_have_alone(tmp_path: Path) -> N
                 assert both.expressions.kinds(own, table) == alone.expressions.kinds(db, table)
 
 
-def test_without_lists_only_the_servers_own_databases_are_left_out(tmp_path: Path) -> None:
-    task = changed(block_allow_list=None, routes=None, mysql_instances=[{"source-id": "s-01"}, {"source-id": "s-02"}])
-    rules = Rules.of(imported(tmp_path, task)[0])
+def test_task_without_lists_excludes_only_system_databases(tmp_path: Path) -> None:
+    task = change_task(
+        block_allow_list=None, routes=None, mysql_instances=[{"source-id": "s-01"}, {"source-id": "s-02"}]
+    )
+    rules = Rules.of(import_files(tmp_path, task)[0])
     assert [rules.keeps(f"s-01_{db}", "t") for db in ("a", "mysql", "sys", "mysql2")] == [True, False, False, True]
     assert rules.routes.table("s-02_shop", "t") == ("shop", "t")
 
 
-def test_databases_of_different_names_keep_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    task = changed(mysql_instances=[{"source-id": "s-01", "route-rules": ["sale"], "block-allow-list": "lists"},
+def test_keep_schema_names_does_not_rename_databases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = change_task(mysql_instances=[{"source-id": "s-01", "route-rules": ["sale"], "block-allow-list": "lists"},
                                     {"source-id": "s-02", "route-rules": ["sale", "store"],
                                      "block-allow-list": "lists"}])  # fmt: skip
-    replication, feeder, _ = imported(tmp_path, task, "--keep-schema-names")
+    replication, feeder, _ = import_files(tmp_path, task, "--keep-schema-names")
     assert [one.rename_schema for one in feeder.source] == ["", ""]
     assert [one.schema_pattern for one in replication.routes] == ["store_*", "store_*"]
     report = capsys.readouterr().out
-    assert "differs  routes.store: [[routes]] counts for every source, not only for s-02" in report
-    assert "none     filters.keep: no instance names it" in report
+    assert "differs  routes.store: [[routes]] applies to all sources, not only to s-02" in report
+    assert "none     filters.keep: omitted, since no instance names it" in report
 
 
 @pytest.mark.parametrize(
     "pattern", ["user", "store_*", "s?ore", "[a-c]x", "~^store_[0-9]+$", "~re_", "~^a.b$", "~[^a]$"]
 )
-def test_a_pattern_finds_the_same_databases_behind_a_sources_name(pattern: str) -> None:
+def test_pattern_with_source_prefix_matches_the_same_databases(pattern: str) -> None:
     scope = Scope.of("a.1", distinct=True)
     scoped = compile_wildcard(scope.pattern(Entry("f", "k", 1, pattern)))
     plain = compile_wildcard(pattern)
@@ -182,12 +184,10 @@ def test_a_pattern_finds_the_same_databases_behind_a_sources_name(pattern: str) 
         assert not scoped.matches(f"ab1_{db}")
 
 
-def test_a_regular_expression_with_alternatives_at_its_beginning_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    task = changed(block_allow_list={"lists": {"do-dbs": ["~^a|^b"]}})
-    assert "cannot be put after the source's name" in refusal(tmp_path, capsys, task)
-    assert imported(tmp_path, task, "--keep-schema-names")[0].block_allow_list is not None
+def test_regex_with_several_anchors_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = change_task(block_allow_list={"lists": {"do-dbs": ["~^a|^b"]}})
+    assert "cannot be combined with the source's name as prefix" in refusal(tmp_path, capsys, task)
+    assert import_files(tmp_path, task, "--keep-schema-names")[0].block_allow_list is not None
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_a_regular_expression_with_alternatives_at_its_beginning_is_refused(
         ({}, ("now", "", "", 4)),
     ],
 )
-def test_an_incremental_task_begins_where_its_meta_says(
+def test_incremental_task_starts_at_the_position_in_meta(
     tmp_path: Path, keys: dict[str, Any], start: tuple[Any, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    task = changed(task_mode="incremental", mysql_instances=[{"source-id": "s-01", **keys}])
-    (source,) = imported(tmp_path, task, sources=1)[1].source
+    task = change_task(task_mode="incremental", mysql_instances=[{"source-id": "s-01", **keys}])
+    (source,) = import_files(tmp_path, task, sources=1)[1].source
     assert (source.start.mode, source.start.gtid, source.start.file, source.start.offset) == start
     differs = "differs  task-mode" in capsys.readouterr().out
     assert differs == (start[0] == "now")
@@ -277,26 +277,26 @@ server-id: 1
 """
 
 
-def test_every_knob_of_dm_loads_and_gets_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # S4-52
+def test_every_setting_of_dm_is_read_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # S4-52
     files = write(tmp_path, ALL_KNOBS, 1)
     Path(files[1]).write_text(ALL_OF_A_SOURCE, encoding="utf-8")
     out = tmp_path / "out"
     assert run(["dm", "import", *files, "--out", str(out), "--target-type", "mysql", "--output", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
     replication = check_replication(out / "all-knobs.toml")
     assert replication.target is not None
     assert (replication.target.mode, replication.target.safe_mode) == ("ordered", "always")
     assert (replication.target.worker_count, replication.target.batch_rows) == (9, 50)
     assert replication.filters[0].table_pattern == "tmp*"
     assert (replication.validation.mode, replication.validation.max_pending_rows) == ("full", 9)
-    (asked,) = replication.validation.source
-    assert (asked.name, asked.host, asked.port, asked.rename_schema) == ("s-01", "h", 1, "")
+    (validated,) = replication.validation.source
+    assert (validated.name, validated.host, validated.port, validated.rename_schema) == ("s-01", "h", 1, "")
     (source,) = read_feeder(out / "feeder" / "all-knobs.toml").source
     assert source.security.files() == ("/a", "/b", "/c")
     assert (source.snapshot.threads, source.snapshot.chunk_rows) == (2, 5000)
-    said = {line["key"] for line in told["lines"]}
-    assert set(leaves(yaml.safe_load(ALL_OF_A_SOURCE))) - said == set()
-    assert set(leaves(yaml.safe_load(ALL_KNOBS))) - said == {"mysql-instances[0].source-id"}
+    reported = {line["key"] for line in printed["lines"]}
+    assert set(leaves(yaml.safe_load(ALL_OF_A_SOURCE))) - reported == set()
+    assert set(leaves(yaml.safe_load(ALL_KNOBS))) - reported == {"mysql-instances[0].source-id"}
 
 
 PARTS = ("filter-rules", "route-rules", "expression-filters")
@@ -304,7 +304,7 @@ WHOLE = ("purge", "checker", "tracer", "filters", "session", "experimental", "ma
 
 
 def leaves(raw: Any, place: str = "") -> list[str]:
-    """The keys of a document that must get a line: those with a value of their own, and what is judged as a whole."""
+    """The keys of a document that must get a line: those with a plain value, and the sections in WHOLE."""
     if place.rpartition(".")[2] in WHOLE or place in ("loaders.l.security", "target-database.security"):
         return [place]
     if isinstance(raw, dict):
@@ -325,9 +325,9 @@ def leaves(raw: Any, place: str = "") -> list[str]:
         ("do-dbs:", "do-db:", "did you mean `do-dbs`"),
         ("insert-value-expr", "insert-value-exp", "did you mean `insert-value-expr`"),
         ("port: 4000", "prot: 4000", "did you mean `port`"),
-        ("worker-count: 32", "worker-count: many", "`syncers.global.worker-count` is not a whole number"),
+        ("worker-count: 32", "worker-count: many", "`syncers.global.worker-count` must be a whole number"),
         ("worker-count: 32", "worker-count: 0", "`target.worker-count`"),
-        ("compact: true", "compact: 1", "is not true or false"),
+        ("compact: true", "compact: 1", "must be true or false"),
         ("1m30s", "90", "'90' is not a duration"),
         ("route-rules: [sale, store]", "route-rules: [sales]", "names the rule 'sales'.*known: sale, store"),
         ("syncer-config-name: global", "syncer-config-name: all", "`syncers` has no 'all'.*known: global"),
@@ -342,7 +342,7 @@ def leaves(raw: Any, place: str = "") -> list[str]:
         ("routes:", "routes: [", "not valid YAML"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line_that_names_its_place(
+def test_invalid_setting_is_one_line_that_names_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, words: str
 ) -> None:  # S4-52
     assert old in TASK
@@ -354,17 +354,17 @@ def test_what_cannot_be_meant_is_one_line_that_names_its_place(
 
 
 @pytest.mark.parametrize("other", ["s-01_b", "S-01"])
-def test_sources_whose_databases_could_be_taken_for_each_others_are_refused(
+def test_sources_with_ambiguous_database_names_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], other: str
 ) -> None:
     files = write(tmp_path, TASK.replace("s-02", other))
     Path(files[2]).write_text(SOURCE.format(name=other, number=2))
     assert run(["dm", "import", *files, "--out", str(tmp_path / "out")]) == 1
-    assert "names that begin alike" in capsys.readouterr().err
+    assert "would begin alike" in capsys.readouterr().err
     assert run(["dm", "import", *files, "--out", str(tmp_path / "out"), "--keep-schema-names"]) == 0
 
 
-def test_a_source_file_that_no_instance_names_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_source_file_without_instance_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no instance of the source 's-02'" in refusal(tmp_path, capsys, one_instance())
 
 
@@ -383,45 +383,45 @@ LISTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("first", "second"), [("named", "without"), ("named", "tables"), ("named", "empty"), ("without", "tables")]
 )
-def test_lists_of_unlike_instances_become_one(tmp_path: Path, first: str, second: str) -> None:  # S4-52
+def test_different_lists_of_instances_are_joined(tmp_path: Path, first: str, second: str) -> None:  # S4-52
     named = [{"source-id": "s-01", "block-allow-list": first}, {"source-id": "s-02", "block-allow-list": second}]
-    both = Rules.of(imported(tmp_path / "both", changed(block_allow_list=LISTS, mysql_instances=named))[0])
+    both = Rules.of(import_files(tmp_path / "both", change_task(block_allow_list=LISTS, mysql_instances=named))[0])
     for source, lists in (("s-01", first), ("s-02", second)):
         own = [{"source-id": "s-01", "block-allow-list": lists}]
-        task = changed(block_allow_list=LISTS, mysql_instances=own)
-        alone = Rules.of(imported(tmp_path / source, task, sources=1)[0])
+        task = change_task(block_allow_list=LISTS, mysql_instances=own)
+        alone = Rules.of(import_files(tmp_path / source, task, sources=1)[0])
         for db in DATABASES:
             for table in ("info", "log", "t1", "logs", ""):
                 kept = both.keeps(f"{source}_{db}", table)
                 assert kept == alone.keeps(db, table), (source, db, table)
 
 
-def test_lists_that_cannot_be_one_list_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_that_cannot_be_joined_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lists = {"a": {"do-tables": [{"db-name": "x", "tbl-name": "y"}]},
              "b": {"ignore-tables": [{"db-name": "y*", "tbl-name": "z"}]}}  # fmt: skip
     named = [{"source-id": "s-01", "block-allow-list": "a"}, {"source-id": "s-02", "block-allow-list": "b"}]
-    task = changed(block_allow_list=lists, mysql_instances=named)
-    assert "is a pattern in a list beside the do-tables of another instance" in refusal(tmp_path, capsys, task)
+    task = change_task(block_allow_list=lists, mysql_instances=named)
+    assert "is a pattern in an ignore-list, while another instance has do-tables" in refusal(tmp_path, capsys, task)
 
 
-def test_files_that_are_there_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    imported(tmp_path, TASK)
+def test_existing_files_are_overwritten_only_with_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import_files(tmp_path, TASK)
     file = tmp_path / "out" / "shards.toml"
     file.write_text("mine")
     capsys.readouterr()
     again = ["dm", "import", *write(tmp_path, TASK), "--out", str(tmp_path / "out")]
     assert run(again) == 1
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert file.read_text() == "mine"
     assert run([*again, "--force"]) == 0
     assert check_replication(file).name == "shards"
 
 
 @pytest.mark.parametrize(("text", "value"), [("60s", 60), ("1m30s", 90), ("1.5h", 5400), ("200ms", 0.2), ("0s", 0)])
-def test_durations_of_go(text: str, value: float) -> None:
+def test_go_durations_are_parsed(text: str, value: float) -> None:
     assert seconds(Entry("f", "k", 1, text)) == pytest.approx(value)
 
 
-def test_sections_of_toml_are_read_back_alike() -> None:
+def test_written_toml_sections_are_read_back_unchanged() -> None:
     values = {"a": 1, "b": {"c": "x", "d": {"e": [1, 2]}, "list": [{"x": {"y": "z"}}, {"x": {}}]}, "e": {}, "f": []}
     assert tomllib.loads(to_toml_sections(values)) == values

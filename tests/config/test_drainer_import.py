@@ -1,4 +1,4 @@
-"""A drainer.toml becomes a replication: each key with a line about it, an unknown one an error (S4-52)."""
+"""A drainer.toml is converted to a replication, with a line about each key; an unknown key is an error (S4-52)."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ type = "mysql"
 
 
 def imported(folder: Path, text: str) -> Replication:
-    """The replication of a drainer's file."""
+    """Import a drainer's file; returns the replication and the report."""
     file = folder / "drainer.toml"
     file.write_text(text, encoding="utf-8")
     assert run(["drainer", "import", str(file), "--name", "pay", "--out", str(folder / "out"), "--output", "json"]) == 0
     return check_replication(folder / "out" / "pay.toml")
 
 
-def test_a_drainers_settings_are_a_replications(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # S4-52
+def test_settings_of_a_drainer_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # S4-52
     replication = imported(tmp_path, DRAINER)
     target = replication.target
     assert target is not None
@@ -100,7 +100,7 @@ def test_a_drainers_settings_are_a_replications(tmp_path: Path, capsys: pytest.C
     assert fates["syncer.to.checkpoint.type"][0] == fates["syncer.to.params"][0] == "differs"
 
 
-def test_a_drainer_to_kafka_is_a_feed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drainer_to_kafka_becomes_a_feed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     to = 'kafka-addrs = "k1:9092,k2:9092"\ntopic-name = "obinlog"\nkafka-max-message-size = 1000\nkafka-version = "2.4"'
     replication = imported(tmp_path, f'[syncer]\ndb-type = "kafka"\ntxn-batch = 9\n[syncer.to]\n{to}\n')
     assert replication.target is None
@@ -115,7 +115,7 @@ def test_a_drainer_to_kafka_is_a_feed(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 # S0-08
-def test_a_drainer_to_files_is_a_feed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drainer_to_files_becomes_a_feed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     to = 'dir = "/backup/my drainer/"\nretention-time = 7\ncompression = "gzip"\nhost = "h"'
     replication = imported(tmp_path, f'[syncer]\ndb-type = "file"\ntxn-batch = 9\n[syncer.to]\n{to}\n')
     assert replication.target is None
@@ -136,17 +136,17 @@ def test_a_drainer_to_files_is_a_feed(tmp_path: Path, capsys: pytest.CaptureFixt
         ("[syncer]\ntxn-bach = 5", "did you mean `txn-batch`"),
         ("[syncer.to]\nmerg = true", "did you mean `merge`"),
         ('[syncer]\ndb-type = "flash"', "db-type 'flash' has no counterpart"),
-        ('[syncer]\ndb-type = "file"', "`syncer.to.dir` is not an absolute folder"),
-        ('[syncer]\ndb-type = "file"\n[syncer.to]\ndir = "data"', "`syncer.to.dir` is not an absolute folder"),
+        ('[syncer]\ndb-type = "file"', "`syncer.to.dir` must be an absolute path"),
+        ('[syncer]\ndb-type = "file"\n[syncer.to]\ndir = "data"', "`syncer.to.dir` must be an absolute path"),
         ('[syncer]\ndb-type = "kafka"', "`syncer.to.topic-name` is missing"),
         ("[syncer]\ntxn-batch = 0", "`target.txn-batch"),
-        ("[syncer]\nworker-count = true", "is a number, not true"),
+        ("[syncer]\nworker-count = true", "must be a number, not true"),
         ('[syncer.relay]\nlog-dir = "relay"', "depends on the working directory"),
         ('[[syncer.table-migrate-rule]]\nbinlog-filter-rule = ["x"]\nsource = {schema = "a"}', "has no 'x'"),
         ("[syncer", "not valid TOML"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(
+def test_invalid_setting_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
 ) -> None:  # S4-52
     file = tmp_path / "drainer.toml"

@@ -1,4 +1,4 @@
-"""Feeds as files beside the replication's own: merged where it is read, each in one place, readable by its owner."""
+"""Feeds in their own files: merged into the replication, defined only once, readable only by the owner."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
     return write_replication(tmp_path, "orders", target=None)
 
 
-def test_the_feeds_of_the_folder_follow_those_of_the_file(file: Path) -> None:
+def test_feeds_of_the_folder_follow_those_of_the_file(file: Path) -> None:
     before = load_replication(file)
     file.write_text(file.read_text() + SECTION)
     for name in ("z", "b"):
@@ -39,12 +39,12 @@ def test_the_feeds_of_the_folder_follow_those_of_the_file(file: Path) -> None:
     after = load_replication(file)
     assert [one.name for one in after.feed] == ["inside", "b", "z"]
     assert [stage.task for stage in after.stages()][-2:] == ["encode-z", "publish-z"]
-    # R-40: a feed changes no window that a sink has open.
+    # R-40: a new feed does not change the windows that sinks have open.
     assert after.data_hash() == before.data_hash()
     assert check_replication(file).feed == after.feed
 
 
-def test_what_is_written_is_read_back_and_only_its_owner_reads_it(file: Path) -> None:
+def test_written_feed_is_read_back_and_only_its_owner_can_read_it(file: Path) -> None:
     own = feed(
         dispatchers=[{"matcher": ["shop.*", '!shop.`a"b`'], "topic": "x_{schema}_{table}"}],
         transactions=False,
@@ -59,7 +59,7 @@ def test_what_is_written_is_read_back_and_only_its_owner_reads_it(file: Path) ->
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_two_of_one_name_are_an_error_that_names_both_places(file: Path) -> None:
+def test_two_feeds_with_one_name_are_an_error_that_names_both_files(file: Path) -> None:
     file.write_text(file.read_text() + SECTION)
     path = feed_file(file, "orders", "inside")
     write_feed_file(path, feed("inside"))
@@ -71,7 +71,7 @@ def test_two_of_one_name_are_an_error_that_names_both_places(file: Path) -> None
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('name = "other"\nsink-uri = "kafka://h/t?protocol=avro"', "is not the feed.s name"),
+        ('name = "other"\nsink-uri = "kafka://h/t?protocol=avro"', "does not have the feed.s name"),
         ('name = "x"\nsink-url = "kafka://h/t?protocol=avro"', "unknown key `sink-url`"),
         ('name = "x"\nsink-uri = "kafka://h/t?protocol=nonsense"', "protocol=nonsense.*avro"),
         ('name = "x"\nsink-uri = "kafka://h/t?protocol=avro"\nstart-ts = "77"', "feed.start-ts"),
@@ -79,7 +79,7 @@ def test_two_of_one_name_are_an_error_that_names_both_places(file: Path) -> None
         ("name = ", "not valid TOML"),
     ],
 )
-def test_what_is_wrong_in_a_feeds_file_names_the_file(file: Path, text: str, why: str) -> None:
+def test_error_in_a_feeds_file_names_the_file(file: Path, text: str, why: str) -> None:
     path = feed_file(file, "orders", "x")
     path.parent.mkdir(parents=True)
     path.write_text(text)
@@ -89,7 +89,7 @@ def test_what_is_wrong_in_a_feeds_file_names_the_file(file: Path, text: str, why
 
 
 # S2-06
-def test_config_check_shows_feeds_without_their_passwords(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_check_shows_feeds_without_passwords(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = feed_file(file, "orders", "kafka-avro")
     write_feed_file(path, feed(**{"schema-registry": "https://user:gehe%40im@registry:8081"}))
     assert run(["config", "check", str(file)]) == 0
@@ -101,17 +101,17 @@ def test_config_check_shows_feeds_without_their_passwords(file: Path, capsys: py
 
 # S2-41
 @pytest.mark.parametrize("name", ["RecordNameStrategy", "io.confluent.kafka.TopicRecordNameStrategy"])
-def test_only_the_topic_names_a_subject(name: str) -> None:
+def test_only_topic_name_strategy_is_accepted(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         feed(**{"subject-name-strategy": name})
     assert feed(**{"subject-name-strategy": "io.x.TopicNameStrategy"}).subject_name_strategy == "TopicNameStrategy"
 
 
-def test_a_feed_ends_above_where_it_begins() -> None:
+def test_target_ts_must_be_above_start_ts() -> None:
     with pytest.raises(ValueError, match="is not above"):
         feed(**{"start-ts": "470583292723200001", "target-ts": "470583292723200001"})
 
 
-def test_toml_of_what_a_feed_has_is_read_back_alike() -> None:
+def test_written_toml_is_read_back_unchanged() -> None:
     values = {"a": 'x"\\\n\x7f\x00ü😀', "b": True, "c": [1, 2], "d e": {"f": ["g"]}, "n": None, "h": []}
     assert tomllib.loads(to_toml(values)) == {name: value for name, value in values.items() if value is not None}

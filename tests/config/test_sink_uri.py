@@ -1,4 +1,4 @@
-"""Sink URIs as TiCDC's: the page's examples, strict words, no credentials shown (MISSION S2-01, S2-04, S2-35)."""
+"""Sink URIs as in TiCDC: the page's examples, strict values, no credentials shown (MISSION S2-01, S2-04, S2-35)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BASE = "kafka://127.0.0.1:9092/topic-name?protocol=avro"
 
 
 # S2-04, S2-12, S2-33
-def test_the_pages_three_uris_are_read() -> None:
+def test_three_uris_of_the_page_are_parsed() -> None:
     plain = parse_sink_uri(BASE)
     assert (plain.protocol, plain.topic, plain.options) == ("avro", "topic-name", AvroOptions())
     assert plain.kafka is not None
@@ -32,7 +32,7 @@ def test_the_pages_three_uris_are_read() -> None:
 
 
 # S2-35
-def test_the_parameters_compose() -> None:
+def test_parameters_can_be_combined() -> None:
     for extension, decimals, bigints, floats in product(
         ("true", "false"), ("precise", "string"), ("long", "string"), ("double", "float")
     ):
@@ -71,7 +71,7 @@ def test_the_parameters_compose() -> None:
         ("file:///p?protocol=avro&date-separator=hour", "use one of none, year, month, day"),
     ],
 )
-def test_a_wrong_part_is_named_with_what_is_allowed(uri: str, message: str) -> None:
+def test_error_names_the_wrong_part_and_the_allowed_values(uri: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_sink_uri(uri)
 
@@ -91,7 +91,7 @@ def test_a_wrong_part_is_named_with_what_is_allowed(uri: str, message: str) -> N
         ("slave-binlog", SlaveBinlogOptions()),
     ],
 )  # fmt: skip
-def test_each_protocol_has_its_own_options(words: str, options: Options) -> None:
+def test_options_of_each_protocol_are_parsed(words: str, options: Options) -> None:
     assert parse_sink_uri(f"kafka://h:1/t?protocol={words}").options == options
 
 
@@ -107,12 +107,12 @@ def test_each_protocol_has_its_own_options(words: str, options: Options) -> None
         ("slave-binlog", "output-raw-change-event"),
     ],
 )
-def test_a_parameter_of_another_protocol_is_refused_by_name(protocol: str, foreign: str) -> None:
+def test_parameter_of_another_protocol_is_refused_by_name(protocol: str, foreign: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown parameters.*{foreign}"):
         parse_sink_uri(f"kafka://h:1/t?protocol={protocol}&{foreign}=true")
 
 
-def test_brokers_tls_and_sasl() -> None:
+def test_brokers_tls_and_sasl_are_parsed() -> None:
     uri = parse_sink_uri(
         "kafka+ssl://a:1,b/t?protocol=avro&ca=/ca.pem&sasl-mechanism=scram-sha-256&sasl-user=u&sasl-password=p%40"
         "&compression=zstd&partition-num=3"
@@ -125,20 +125,20 @@ def test_brokers_tls_and_sasl() -> None:
     assert "p@" not in repr(uri)
 
 
-def test_a_file_sink_has_a_folder() -> None:
+def test_file_sink_has_a_folder() -> None:
     storage = parse_sink_uri("file:///var/my%20feed?protocol=avro").storage
     assert storage is not None
     assert (storage.scheme, storage.root, storage.date_separator) == ("file", "/var/my feed", "day")
 
 
 # S0-08
-def test_binlog_files_roll_as_the_drainers() -> None:
+def test_binlog_files_have_the_drainers_defaults() -> None:
     storage = parse_sink_uri("file:///backup?protocol=pb&compression=zstd&retention-time=7").storage
     assert storage is not None
     assert (storage.file_size, storage.compression, storage.retention_days) == (512 << 20, "zstd", 7)
 
 
-def test_an_object_store_has_a_bucket_and_credentials_that_are_not_shown() -> None:
+def test_object_store_has_a_bucket_and_hides_credentials() -> None:
     uri = (
         "s3://bucket/some/prefix/?protocol=avro&endpoint=http%3A%2F%2F127.0.0.1%3A9000&region=eu-west-1"
         "&access-key=me&secret-access-key=hidden%2B&file-size=1048576&date-separator=month&file-index-width=6"

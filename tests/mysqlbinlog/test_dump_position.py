@@ -1,4 +1,4 @@
-"""The metadata that mydumper and dumpling write, old and new."""
+"""The metadata of old and new versions of mydumper and dumpling."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ METADATA = {
 
 
 @pytest.mark.parametrize("kind", METADATA)
-def test_the_position_of_a_dump(tmp_path: Path, kind: str) -> None:
+def test_position_is_read_from_the_metadata(tmp_path: Path, kind: str) -> None:
     text, position = METADATA[kind]
     (tmp_path / "metadata").write_text(text)
     assert read_dump_position(tmp_path) == position
     (tmp_path / "d-schema-create.sql").write_text("CREATE DATABASE d")
     (tmp_path / "d.t-schema.sql").write_text("CREATE TABLE t (id INT)")
     dump = read_dump_folder(tmp_path)
-    # Another dump is put into the folder: what was read is still one dump.
+    # Another dump overwrites the folder: what was read before is still that of one dump.
     (tmp_path / "metadata").write_text("[master]\nFile = other.000009\nPosition = 9\n\n[`d`.`t`]\nRows = 9\n")
     assert dump.position == position
     assert dump.metadata_rows == ({("d", "t"): 3} if kind == "mydumper 0.16" else {})
 
 
-def test_a_folder_without_a_dump_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_dump_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no metadata of a dump"):
         read_dump_position(tmp_path)
     (tmp_path / "metadata").write_text("Started dump at: 2020-11-10 10:40:19\nFinished dump at: 2020-11-10 10:40:20\n")

@@ -25,7 +25,7 @@ def _set_of(gtids: list[tuple[str, int]]) -> MySqlGtidSet:
 
 
 @given(_GTIDS, _GTIDS)
-def test_a_set_contains_what_was_added(first: list[tuple[str, int]], second: list[tuple[str, int]]) -> None:
+def test_set_contains_what_was_added(first: list[tuple[str, int]], second: list[tuple[str, int]]) -> None:
     first_set, other = _set_of(first), _set_of(second)
     for origin in _ORIGINS:
         for number in range(1, 13):
@@ -36,13 +36,13 @@ def test_a_set_contains_what_was_added(first: list[tuple[str, int]], second: lis
 
 
 @given(_GTIDS)
-def test_text_and_binary_form_round_trip(gtids: list[tuple[str, int]]) -> None:
+def test_text_and_binary_form_are_read_back(gtids: list[tuple[str, int]]) -> None:
     done = _set_of(gtids)
     assert MySqlGtidSet.parse(done.text()).text() == done.text()
     assert decode_mysql_set(encode_mysql_set(done)).text() == done.text()
 
 
-def test_a_copy_is_independent() -> None:
+def test_copy_is_independent() -> None:
     for flavor, first, second in ((Flavor.MYSQL, f"{_A}:1", f"{_A}:2"), (Flavor.MARIADB, "0-1-1", "0-1-2")):
         done = parse_gtid_set(flavor, first)
         other = done.copy()
@@ -50,7 +50,7 @@ def test_a_copy_is_independent() -> None:
         assert (done.contains(second), other.contains(second)) == (False, True)
 
 
-def test_mysqls_text_in_all_its_forms() -> None:
+def test_all_forms_of_mysql_text_are_parsed() -> None:
     text = f"{_A.upper()}:1-3:5:Blue:7 ,\n{_B}:2, {_A}:4"
     assert parse_gtid_set(Flavor.MYSQL, text).text() == f"{_A}:1-5,{_A}:blue:7,{_B}:2"
     assert parse_gtid_set(Flavor.MYSQL, "").text() == ""
@@ -60,7 +60,7 @@ def test_mariadb_has_one_gtid_per_domain() -> None:
     done = MariaDbGtidSet.parse("1-2-5, 0-1-17")
     assert done.text() == "0-1-17,1-2-5"
     assert [done.contains(gtid) for gtid in ("0-1-17", "0-9-3", "0-1-18", "2-1-1")] == [True, True, False, False]
-    done.add("0-9-12")  # another server of the domain, with a lower number: the log's order decides
+    done.add("0-9-12")  # another server of the domain, with a lower number, since the log's order decides
     assert done.text() == "0-9-12,1-2-5"
     assert done.contains_set(MariaDbGtidSet.parse("0-1-12"))
     assert not done.contains_set(MariaDbGtidSet.parse("2-1-1"))

@@ -1,4 +1,4 @@
-"""Ranges of a key that have been read and those that are left: a random load, interrupted and continued, key by key."""
+"""Read and unread ranges of a key: a random load, interrupted and resumed, is checked key by key."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_every_key_is_read_once_however_often_reading_restarts(seed: int) -> Non
         assert first is None or keys_of(first)[0] == min(key for key, snapshot in read.items() if snapshot < 0)
 
 
-def test_parts_that_are_being_read_stay_apart() -> None:
-    """Each of them is finished by its own bounds."""
+def test_parts_that_are_being_read_are_not_merged() -> None:
+    """Each part is finished by its own bounds."""
     ranges = Ranges()
     for bound in ("3", "5", ""):
         left = ranges.next()

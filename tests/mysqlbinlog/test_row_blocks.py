@@ -1,4 +1,4 @@
-"""Rows of a SELECT as blocks: the bytes of the plain writer, whatever is in them, and without calling it."""
+"""Rows of a SELECT written as blocks equal the bytes of the plain writer for all values, without calling it."""
 
 from __future__ import annotations
 
@@ -116,11 +116,11 @@ def _plain(table: TableDef, packets: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("nulls", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("keyed", [True, False, "together"])
-def test_a_block_equals_that_of_the_plain_writer(
+def test_block_equals_the_bytes_of_the_plain_writer(
     monkeypatch: pytest.MonkeyPatch, nulls: float, keyed: bool | str
 ) -> None:
     columns = [KEY] * bool(keyed) + [column for column, _ in COLUMNS]
-    # A key of two columns that orders the table in TiDB.
+    # A clustered key of two columns.
     keys = (d.primary(*(column["name"]["O"] for column in columns[:2])),) if keyed == "together" else ()
     table = d.table("t", *columns, keys=keys, is_common_handle=bool(keys), pk_is_handle=bool(keyed and not keys))
     draw = random.Random(7)
@@ -138,7 +138,7 @@ def test_a_block_equals_that_of_the_plain_writer(
     assert plain == bytes(first.data) + bytes(writer.write(packets[200:]).data)
 
 
-def test_a_block_in_parts_is_the_value_that_protobuf_writes() -> None:
+def test_block_in_parts_equals_the_value_of_protobuf() -> None:
     table = d.table("t", KEY, d.col("v", t.VARCHAR, flen=50), pk_is_handle=True)
     packets = [_packet([str(n).encode(), b"x" * n]) for n in range(100)]
     parts = list(BlockWriter(table).write(packets).parts(22, 500))
@@ -162,12 +162,12 @@ def test_a_block_in_parts_is_the_value_that_protobuf_writes() -> None:
         (d.col("c", t.LONG, unsigned=True), b"7".rjust(40, b"0")),
     ],
 )
-def test_a_text_of_another_form_is_left_to_the_plain_writer(column: d.Json, odd: bytes) -> None:
+def test_unexpected_form_of_text_is_left_to_the_plain_writer(column: d.Json, odd: bytes) -> None:
     table = d.table("t", KEY, column, pk_is_handle=True)
     packets = [_packet([str(n).encode(), odd]) for n in range(80)]
     assert bytes(BlockWriter(table).write(packets).data) == _plain(table, packets)
 
 
-def test_blocks_are_bounded_by_rows_and_bytes() -> None:
+def test_blocks_are_limited_by_rows_and_bytes() -> None:
     assert [len(block) for block in group_into_blocks([[b"x"] * 3000] * 3)] == [6000, 3000]
     assert [len(block) for block in group_into_blocks([[bytes(1 << 19)], [bytes(1 << 19)], [b"x"]])] == [2, 1]

@@ -1,4 +1,4 @@
-"""Row events to prewrite values: which changes of a transaction they have, in which order, what is refused by name."""
+"""Prewrite values from row events: the changes of a transaction, their order, and what is refused by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OneSchema:
         return self._tables.get(table_id)
 
     def is_gone(self, _table_id: int) -> bool:
-        """None of them is gone."""
+        """No table has been dropped."""
         return False
 
 
@@ -59,7 +59,7 @@ def _ids(value: bytes) -> Iterable[int]:
     return [mutation.table_id for mutation in pb.PrewriteValue.FromString(value).mutations]
 
 
-def test_kinds_in_order() -> None:
+def test_kinds_of_changes_stay_in_order() -> None:
     definition = _table()
     update = RowsEvent(RowKind.UPDATE, _map(), b"\x03", b"\x03", _image(1, b"a") + _image(1, None))
     delete = RowsEvent(RowKind.DELETE, _map(), b"\x03", b"", _image(2, b"b"))
@@ -76,7 +76,7 @@ def test_kinds_in_order() -> None:
     ]
 
 
-def test_order_of_tables_is_kept() -> None:
+def test_order_of_tables_is_preserved() -> None:
     tables = {"a": _table("a", 1), "b": _table("b", 2)}
     events = [_insert((1, b"x"), name=name) for name in "aabba"]
     [value] = encode_transactions([events], lambda seen: tables[seen.table], 1)
@@ -84,7 +84,7 @@ def test_order_of_tables_is_kept() -> None:
     assert [c.table_id for c in _decoded(value, *tables.values())] == [1, 1, 2, 2, 1]
 
 
-def test_tables_left_out() -> None:
+def test_excluded_tables_have_no_changes() -> None:
     tables = {"a": _table("a", 1), "b": None}
     batch = [[_insert((1, b"x"), name="b")], [], [_insert((1, b"x"), name=name) for name in "ab"]]
     nothing, empty, some = encode_transactions(batch, lambda seen: tables[seen.table], 1)
@@ -92,7 +92,7 @@ def test_tables_left_out() -> None:
     assert list(_ids(some)) == [1]
 
 
-def test_rows_without_a_key_have_handles_of_their_own() -> None:
+def test_rows_without_a_key_have_unique_handles() -> None:
     definition = _table()
     rows = [(n, b"x") for n in range(100)]
     [value] = encode_transactions([[_insert(*rows), _insert(*rows)]], lambda _: definition, 1)
@@ -131,7 +131,7 @@ def test_partial_images_are_refused() -> None:
         (b"\x03", (0,), "the definition has the columns id, v"),
     ],
 )
-def test_types_that_are_refused(types: bytes, metadata: tuple[int, ...], message: str) -> None:
+def test_unsupported_types_are_refused(types: bytes, metadata: tuple[int, ...], message: str) -> None:
     event = RowsEvent(RowKind.INSERT, _map(types=types, metadata=metadata), b"", b"\x03", b"")
     with pytest.raises(SchemaError, match=message) as error:
         encode_transactions([[event]], lambda _: _table(), 1)
@@ -140,15 +140,15 @@ def test_types_that_are_refused(types: bytes, metadata: tuple[int, ...], message
 
 
 @pytest.mark.parametrize("cut", range(1, 8))
-def test_damaged_rows(cut: int) -> None:
+def test_damaged_rows_are_errors(cut: int) -> None:
     rows = _image(1, b"ab") + _image(2, b"ab")[:-cut]
     event = RowsEvent(RowKind.INSERT, _map(), b"", b"\x03", rows)
     with pytest.raises(WireError, match=r"a row of kind insert cannot be read.*table=d\.t row=1"):
         encode_transactions([[event]], lambda _: _table(), 1)
 
 
-def test_a_shape_is_kept_from_batch_to_batch() -> None:
-    """Each batch has its own table maps, which are equal to the ones before."""
+def test_shape_is_reused_in_the_next_batch() -> None:
+    """Each batch has its own table maps, which equal the previous ones."""
     definition = _table()
     assert shape_of(_insert((1, b"x")), definition) is shape_of(_insert((2, b"y")), definition)
     assert shape_of(_insert((1, b"x")), _table()) is not shape_of(_insert((2, b"y")), definition)

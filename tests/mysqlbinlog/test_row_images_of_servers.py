@@ -1,4 +1,4 @@
-"""Rows of real servers: values decoded from the row images of their logs are those that SELECT shows, for all types."""
+"""Rows of real servers: for all types, values decoded from row images equal those that SELECT shows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from binlake.wire import binlog_pb2 as pb
 pytestmark = [pytest.mark.mariadb, pytest.mark.long]
 
 Shown = dict[int, list[Any]]
-"""By id, what is seen of the values of a row."""
+"""By id, the visible values of a row."""
 
 
 class OneTable:
@@ -41,7 +41,7 @@ class OneTable:
         return self._table
 
     def is_gone(self, _table_id: int) -> bool:
-        """Never asked for."""
+        """Never called."""
         return False
 
 
@@ -92,7 +92,7 @@ def _literals(columns: list[Kind], dice: random.Random) -> list[str]:
 
 
 def _check(server: MariaDb, table: str, columns: list[Kind], rows: int, dice: random.Random) -> None:
-    """Random rows of `table` are written, changed and deleted."""
+    """Insert, update and delete random rows of `table`, and compare all decoded values."""
     wide = ", ".join(f"c{n} {kind.sql}" for n, kind in enumerate(columns))
     execute(server, f"DROP TABLE IF EXISTS images.{table}", f"CREATE TABLE images.{table} (id INT PRIMARY KEY, {wide})")
     definition = definition_of(server, "images", table, pk_is_handle=dice.random() < 0.5)
@@ -118,7 +118,7 @@ def _check(server: MariaDb, table: str, columns: list[Kind], rows: int, dice: ra
 
 
 @pytest.mark.drawn
-def test_all_types(source: MariaDb) -> None:
+def test_values_of_all_types(source: MariaDb) -> None:
     for seed in range(examples(5)):
         _check(source, "wide", kinds(source.name), 40, random.Random(seed))
 
@@ -173,14 +173,14 @@ def test_partial_documents(mysql: MySql) -> None:
         ("JSON_OBJECT('bb', 1, 'a', 2)", '{"a": 2, "bb": 1}'),
     ],
 )
-def test_documents_beyond_text(mysql: MySql, value: str, text: str) -> None:
+def test_documents_with_values_that_json_text_lacks(mysql: MySql, value: str, text: str) -> None:
     execute(mysql, "CREATE DATABASE IF NOT EXISTS images")
     decoded, _ = _read_column(mysql, "c JSON", [f"INSERT INTO images.t VALUES (1, {value})"], "CAST(c AS CHAR)")
     assert decoded == [text]
 
 
 def test_documents_byte_by_byte(mysql: MySql) -> None:
-    """The direct path equals decoding by values; a damaged document is an error of the reported kinds."""
+    """Direct conversion equals decoding by values; a damaged document raises one of the expected errors."""
     execute(mysql, "CREATE DATABASE IF NOT EXISTS images", "DROP TABLE IF EXISTS images.t")
     execute(mysql, "CREATE TABLE images.t (c JSON)")
     dice = random.Random(2)
@@ -227,7 +227,7 @@ def test_old_temporal_types_of_mariadb(mariadb_source: MariaDb, kind: str, fsp: 
 
 
 @pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
-def test_partial_images(source: MariaDb, image: str) -> None:
+def test_partial_images_are_refused(source: MariaDb, image: str) -> None:
     execute(source, "DROP TABLE IF EXISTS images.t", "CREATE TABLE images.t (id INT PRIMARY KEY, v INT, b TEXT)")
     statements = ["INSERT INTO images.t VALUES (1, 2, 'x')", "UPDATE images.t SET v = 3"]
     events = events_of(source, [f"SET binlog_row_image = {image}", *statements])
@@ -235,7 +235,7 @@ def test_partial_images(source: MariaDb, image: str) -> None:
         _changes(definition_of(source, "images", "t"), events)
 
 
-def test_types_that_are_refused(source: MariaDb) -> None:
+def test_unsupported_types_are_refused(source: MariaDb) -> None:
     execute(source, "DROP TABLE IF EXISTS images.t", "CREATE TABLE images.t (id INT PRIMARY KEY, g TEXT)")
     definition = definition_of(source, "images", "t")
     execute(source, "ALTER TABLE images.t MODIFY g GEOMETRY")

@@ -1,4 +1,4 @@
-"""Many rows at once have the same bytes as one by one: random rows of all types, tables, kinds and damage."""
+"""Rows encoded together equal rows encoded one by one: random rows of all types, tables, kinds and damage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 
 Drawn = Callable[[random.Random], bytes]
 Type = tuple[Json, int, int, Drawn]
-"""A column, its type number and metadata in the log, and its values as the log has them."""
+"""A column, its type number and metadata in the log, and its values in the log's format."""
 
 
 def _fixed(size: int) -> Drawn:
@@ -160,7 +160,7 @@ def _both(
 
 
 @pytest.mark.parametrize("seed", seeds(60))
-def test_same_bytes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(seed)
     definition, seen, types = _world(dice)
     monkeypatch.setattr(groups, "_ROWS_AT_ONCE", dice.choice((1, 50, 8192)))
@@ -172,7 +172,7 @@ def test_same_bytes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(30))
-def test_same_error(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(seed)
     definition, seen, types = _world(dice)
     events = [_event(seen, types, dice, 0) for _ in range(5)]

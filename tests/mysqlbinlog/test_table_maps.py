@@ -1,4 +1,4 @@
-"""A table map that does not fit the definition is refused, even where the type numbers are the same."""
+"""A table map that does not fit the definition is refused, even if the type numbers are the same."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_type_fits_its_own_definition(source: MariaDb, metadata: str) -> N
         ("CHANGE n m INT NOT NULL", "column 2 is m in the log, n in the definition"),
     ],
 )
-def test_changes_of_an_unlogged_alter_are_noticed(source: MariaDb, unlogged: str, message: str) -> None:
+def test_changes_of_an_unlogged_alter_are_detected(source: MariaDb, unlogged: str, message: str) -> None:
     execute(source, "DROP TABLE IF EXISTS maps.t", f"CREATE TABLE maps.t ({_COLUMNS})")
     definition = definition_of(source, "maps", "t")
     check_table_map(definition, _logged(source, "t", "FULL"))
@@ -68,7 +68,7 @@ def test_changes_of_an_unlogged_alter_are_noticed(source: MariaDb, unlogged: str
 
 
 @pytest.mark.parametrize("keys", ["UNIQUE (b), UNIQUE (a)", "UNIQUE (a, n), KEY (n)", "UNIQUE (b)"])
-def test_a_unique_key_may_replace_the_primary_key_that_a_table_lacks(source: MariaDb, keys: str) -> None:
+def test_unique_key_may_stand_for_a_missing_primary_key(source: MariaDb, keys: str) -> None:
     columns = "a INT NOT NULL DEFAULT 1, n INT NOT NULL DEFAULT 2, b INT"
     execute(source, "DROP TABLE IF EXISTS maps.t", f"CREATE TABLE maps.t ({columns}, {keys})")
     check_table_map(definition_of(source, "maps", "t"), _logged(source, "t", "FULL"))

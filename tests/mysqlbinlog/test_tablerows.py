@@ -1,4 +1,4 @@
-"""Rows of a SELECT as TiDB's rows, in cases that need no server: each kind of key, numbers at their limits."""
+"""Rows of a SELECT as TiDB's rows, in cases without a server: each kind of key, numbers at their limits."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def read_back(definition: TableDef, *values: str | None) -> tuple[str | None, ..
         (4, 0, "-9999"),
     ],
 )
-def test_a_decimal_without_room_in_front_of_its_point(precision: int, scale: int, text: str) -> None:  # S4-24
+def test_decimal_without_digits_before_its_point(precision: int, scale: int, text: str) -> None:  # S4-24
     definition = table("d", col("id"), col("v", t.NEWDECIMAL, flen=precision, decimal=scale), keys=(primary("id"),))
     assert read_back(definition, "1", text) == ("1", text)
 
 
-def test_a_row_of_a_table_that_is_ordered_by_a_key_of_several_columns() -> None:  # S4-24 S1-04
+def test_row_of_a_table_with_a_clustered_key_of_several_columns() -> None:  # S4-24 S1-04
     columns = (col("w", t.VARCHAR, flen=20), col("n", t.LONGLONG, unsigned=True), col("v", t.VARCHAR, flen=20))
     definition = table("k", *columns, keys=(primary("w", "n"),), is_common_handle=True)
     assert read_back(definition, "größe", str(1 << 63), None) == ("größe", str(1 << 63), None)
@@ -58,7 +58,7 @@ def test_a_row_of_a_table_that_is_ordered_by_a_key_of_several_columns() -> None:
     assert read_back(prefixed, "größe", "7", "x") == ("größe", "7", "x")
 
 
-def test_a_table_without_a_key_has_the_ranges_of_its_row_ids() -> None:  # S4-24
+def test_table_without_a_key_is_split_by_row_id() -> None:  # S4-24
     definition = table("log", col("n"), col("what", t.VARCHAR, flen=20))
     assert not Chunks(("d", "log"), definition, 10).is_cut
     chunks = Chunks(("d", "log"), definition, 10, "_tidb_rowid")
@@ -68,14 +68,14 @@ def test_a_table_without_a_key_has_the_ranges_of_its_row_ids() -> None:  # S4-24
 
 
 AS_NUMBERS = {t.FLOAT, t.ENUM, t.SET, t.BIT}
-"""What a load asks for as a number, and not as the text that was recorded."""
+"""Columns that a load selects as numbers, while their text was recorded."""
 
 
 @pytest.mark.parametrize(
     ("name", "kinds"),
     [("types_all", 19), *(pytest.param(name, 4, marks=pytest.mark.soak) for name in ("keys", "partition_gen", "ddl"))],
 )
-def test_texts_of_a_genuine_tidb_are_read_as_in_its_binlogs(name: str, kinds: int) -> None:  # S4-24 S1-04
+def test_recorded_texts_of_tidb_equal_its_binlogs(name: str, kinds: int) -> None:  # S4-24 S1-04
     capture = Capture(CAPTURES / name)
     compared: set[int] = set()
     for shown in list(capture.states())[-3:]:
@@ -115,7 +115,7 @@ def sent(column: ColumnInfo, value: Any) -> bytes | None:
 
 
 def plain(column: ColumnInfo, text: str | None) -> Any:
-    """Values that are equal although spelled differently."""
+    """Normalise values that are equal but written differently."""
     if text is None:
         return None
     return json.loads(text) if column.tp == t.JSON else float(text) if column.tp == t.DOUBLE else text.upper()

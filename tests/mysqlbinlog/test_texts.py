@@ -29,7 +29,7 @@ def _decoded(charset: str, code: bytes) -> str | None:
 
 @pytest.mark.mariadb
 @pytest.mark.long
-def test_codes_of_all_charsets(mysql: MySql) -> None:
+def test_codes_of_all_charsets_equal_the_servers(mysql: MySql) -> None:
     execute(mysql, "DROP DATABASE IF EXISTS codes", "CREATE DATABASE codes")
     values = ", ".join(f"(X'{code.hex()}')" for code in _CODES)
     execute(mysql, "CREATE TABLE codes.code (code VARBINARY(4))", f"INSERT INTO codes.code VALUES {values}")
@@ -50,7 +50,7 @@ def test_codes_of_all_charsets(mysql: MySql) -> None:
 
 
 @pytest.mark.parametrize("charset", ["eucjpms", "armscii8", "new"])
-def test_charsets_that_are_refused(charset: str) -> None:
+def test_unsupported_charsets_are_refused(charset: str) -> None:
     with pytest.raises(SchemaError, match=f"texts of the charset {charset} cannot be replicated"):
         utf8_writer(charset)
 
@@ -59,7 +59,7 @@ def test_charsets_that_are_refused(charset: str) -> None:
     ("charset", "letters"),
     [("ucs2", "aä中"), ("utf16", "a😀"), ("utf16le", "a😀"), ("utf32", "a😀"), ("latin1", "a€\x81ß"), ("gbk", "中文")],
 )
-def test_letters(charset: str, letters: str) -> None:
+def test_letters_are_decoded(charset: str, letters: str) -> None:
     codec = {"ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-le", "utf32": "utf-32-be"}.get(
         charset, charset
     )
@@ -69,7 +69,7 @@ def test_letters(charset: str, letters: str) -> None:
     assert write(raw) == letters.encode()
 
 
-def test_damaged_text() -> None:
+def test_damaged_text_is_an_error() -> None:
     write = utf8_writer("big5")
     assert write is not None
     with pytest.raises(UnicodeDecodeError):

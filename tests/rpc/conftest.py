@@ -1,4 +1,4 @@
-"""A server for fuzzing that remembers what its loop could not handle."""
+"""A server for fuzzing that records the exceptions of its loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rpc_helpers import serving
 
 @pytest.fixture(scope="module")
 def fuzz_server() -> Iterator[tuple[str, list[str]]]:
-    """Address, and the exceptions that reached the loop: there must be none."""
+    """The server's address, and the exceptions that reached its loop, of which there must be none."""
     errors: list[str] = []
     with serving() as (server, address):
         server._loop.set_exception_handler(lambda _, context: errors.append(str(context)))

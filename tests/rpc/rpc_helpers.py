@@ -1,4 +1,4 @@
-"""What the tests of the RPC layer share: a server with simple methods; the peer of raw frames is support.rawpeer."""
+"""Helpers of the RPC tests: a server with simple methods; support.rawpeer is a peer that sends raw frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ECHO, EMPTY, LATE, STREAM = "/t.T/Echo", "/t.T/Empty", "/t.T/Late", "/t.T/Stream
 
 
 class TestServer(RpcServer):
-    """Echo, Empty (quick ways), Late (answered by `answer_late`), Upper and Refuse (in threads), Stream, plain HTTP."""
+    """Echo, Empty (on the loop), Late (answered by `answer_late`), Upper and Refuse (in threads), Stream, HTTP."""
 
     __test__ = False
 
@@ -49,7 +49,7 @@ class TestServer(RpcServer):
             self.later(lambda call=call: call.reply(b"late"))
 
     def _stream(self, message: bytes, sink: Sink) -> None:
-        """`COUNT SIZE`: so many messages of that size."""
+        """Answer the request `COUNT SIZE` with COUNT messages of SIZE bytes."""
         count, size = map(int, message.split())
         sink.on_gone = self._count
         one = sink.call.frame(b"s" * size)
@@ -90,7 +90,7 @@ def serving(limits: Limits | None = None, *, address: str = "127.0.0.1:0") -> It
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    """Wait for `condition`; fails with `what` when the time is over."""
+    """Wait for `condition`; fails with `what` after a timeout."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"

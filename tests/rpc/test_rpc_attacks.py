@@ -1,4 +1,4 @@
-"""A peer that breaks the rules or asks for too much is told so, costs little, and nobody else notices."""
+"""A peer that breaks rules or exceeds limits gets an error, costs little, and does not affect other peers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rss() -> int:
         (frames.frame(frames.HEADERS, 4 | frames.PADDED, 1, b"\xff" + request_block()[:9]), Code.PROTOCOL_ERROR),
     ],
 )
-def test_a_broken_rule_ends_the_connection_with_its_code(attack: bytes, code: int) -> None:
+def test_broken_rule_ends_the_connection_with_its_code(attack: bytes, code: int) -> None:
     with serving() as (_, address), raw(address) as peer:
         peer.attack(attack)
         assert peer.goaway_code() == code
@@ -66,27 +66,27 @@ def test_a_broken_rule_ends_the_connection_with_its_code(attack: bytes, code: in
     ],
     ids=["ping", "settings", "priority", "window update", "unknown kind"],
 )
-def test_a_flood_of_control_frames_is_cut_off(flood: bytes) -> None:
+def test_flood_of_control_frames_ends_the_connection(flood: bytes) -> None:
     with serving(Limits(control_frames_per_s=1000)) as (_, address), raw(address) as peer:
         peer.socket.settimeout(60)
         try:
             for _ in range(50):
                 peer.send(flood * 1000)
         except OSError:
-            pass  # it closed while we sent
+            pass  # the server closed while we were sending
         else:
             assert peer.goaway_code() == Code.ENHANCE_YOUR_CALM
         assert still_served(address)
 
 
-def test_empty_data_frames_are_cut_off() -> None:
+def test_flood_of_empty_data_frames_ends_the_connection() -> None:
     with serving(Limits(control_frames_per_s=1000)) as (_, address), raw(address) as peer:
         peer.begin(1, 100)
         peer.attack(frames.frame(frames.DATA, 0, 1) * 2000)
         assert peer.goaway_code() == Code.ENHANCE_YOUR_CALM
 
 
-def test_rapid_resets_are_cut_off() -> None:
+def test_rapid_resets_end_the_connection() -> None:
     with serving(Limits(resets_per_s=100)) as (server, address), raw(address) as peer:
         one = b""
         for stream_id in range(1, 2001, 2):
@@ -99,7 +99,7 @@ def test_rapid_resets_are_cut_off() -> None:
         assert still_served(address)
 
 
-def test_calls_that_were_given_up_still_count_while_their_work_runs() -> None:
+def test_cancelled_calls_count_while_their_work_runs() -> None:
     with serving(Limits(streams=10)) as (server, address), raw(address) as peer:
         for stream_id in range(1, 21, 2):
             peer.call(stream_id, b"", LATE)
@@ -112,7 +112,7 @@ def test_calls_that_were_given_up_still_count_while_their_work_runs() -> None:
         assert peer.until(frames.DATA, 23)[3] == b"\x00\x00\x00\x00\x03now"
 
 
-def test_a_continuation_flood_is_cut_off() -> None:
+def test_continuation_flood_ends_the_connection() -> None:
     with serving() as (_, address), raw(address) as peer:
         peer.send(frames.frame(frames.HEADERS, 0, 1, request_block()))
         peer.attack(frames.frame(frames.CONTINUATION, 0, 1, b"") * 100)
@@ -123,10 +123,10 @@ def test_a_continuation_flood_is_cut_off() -> None:
             assert other.goaway_code() == Code.ENHANCE_YOUR_CALM
 
 
-def test_a_header_list_that_unpacks_to_too_much_is_refused_and_the_table_stays_in_step() -> None:
+def test_too_large_header_list_is_refused_and_the_table_stays_in_step() -> None:
     with serving() as (_, address), raw(address) as peer:
         large = b"\x40\x01x\x7f" + bytes([(3000 - 127) & 127 | 128, (3000 - 127) >> 7]) + b"v" * 3000
-        bomb = request_block() + large + b"\xbe" * 10_000  # an entry of the dynamic table, ten thousand times
+        bomb = request_block() + large + b"\xbe" * 10_000  # refers to an entry of the dynamic table ten thousand times
         peer.send(frames.headers(1, bomb, end_stream=True))
         assert peer.reset_code(1) == Code.ENHANCE_YOUR_CALM
         peer.call(3, b"next")
@@ -145,7 +145,7 @@ def test_data_beyond_a_window_is_a_flow_control_error() -> None:
         assert still_served(address)
 
 
-def test_a_reader_that_takes_nothing_holds_the_stream_not_the_memory() -> None:
+def test_reader_that_reads_nothing_blocks_its_stream_without_using_memory() -> None:
     wide = frames.settings([(Setting.INITIAL_WINDOW_SIZE, frames.U31)])
     with serving() as (server, address), raw(address, settings=wide) as peer:
         peer.send(frames.window_update(0, frames.U31 - 65_535))
@@ -159,7 +159,7 @@ def test_a_reader_that_takes_nothing_holds_the_stream_not_the_memory() -> None:
     assert not server._workers._streams or server.gone == 4
 
 
-def test_answers_to_a_peer_that_never_reads_do_not_pile_up() -> None:
+def test_answers_to_a_peer_that_never_reads_do_not_accumulate() -> None:
     with serving(Limits(control_frames_per_s=10**9)) as (_, address), raw(address) as peer:
         before = rss()
         peer.socket.settimeout(0.5)
@@ -176,7 +176,7 @@ def test_answers_to_a_peer_that_never_reads_do_not_pile_up() -> None:
         assert still_served(address)
 
 
-def test_messages_in_tiny_frames_cost_no_more_than_their_bytes() -> None:
+def test_messages_in_tiny_frames_use_only_memory_for_their_bytes() -> None:
     with serving(Limits(control_frames_per_s=10**9)) as (_, address), raw(address) as peer:
         before = rss()
         peer.begin(1, 900_000)
@@ -197,24 +197,24 @@ def test_silent_connections_are_closed() -> None:
         silent.close()
 
 
-def test_a_connection_that_only_stays_gives_its_place_to_one_that_comes() -> None:
+def test_idle_connection_is_closed_for_a_new_one() -> None:
     with serving(Limits(connections=3)) as (server, address), raw(address) as one, raw(address) as two:
         assert one.ping()
         two.call(1, b"", LATE)
         assert two.ping()
         with socket.create_connection((address.rpartition(":")[0], int(address.rpartition(":")[2])), 60) as silent:
             until(lambda: len(server._peers.silent) == 1, "all places are taken")
-            assert still_served(address)  # by the place of who has said nothing
+            assert still_served(address)  # takes the slot of the connection that has sent nothing
             assert silent.recv(1) == b""
         with raw(address) as three, raw(address) as four:
             assert three.ping()
             assert four.ping()
-            assert one.goaway_code() == Code.ENHANCE_YOUR_CALM  # idle, and the one that was silent for longest
+            assert one.goaway_code() == Code.ENHANCE_YOUR_CALM  # closed: idle, and silent for the longest time
         server.answer_late()
         assert two.until(frames.DATA, 1)[3] == b"\x00\x00\x00\x00\x04late"
 
 
-def test_a_place_is_taken_from_the_address_that_has_most() -> None:
+def test_address_with_most_connections_loses_one() -> None:
     with serving(Limits(connections=3)) as (_, address), contextlib.ExitStack() as stack:
         host, _, port = address.rpartition(":")
         alone = stack.enter_context(raw(address))
@@ -228,7 +228,7 @@ def test_a_place_is_taken_from_the_address_that_has_most() -> None:
         assert alone.ping()
 
 
-def test_calls_that_wait_for_their_peer_are_bounded_in_all() -> None:
+def test_calls_that_wait_for_their_peers_have_a_common_limit() -> None:
     with serving(Limits(waiting_calls=100)) as (server, address), raw(address) as many, raw(address) as few:
         few.call(1, b"", LATE)
         few.begin(3, 100)
@@ -241,7 +241,7 @@ def test_calls_that_wait_for_their_peer_are_bounded_in_all() -> None:
 
 
 def test_windows_of_open_streams_follow_a_changed_initial_window() -> None:
-    # grpc's C core changes it in mid-connection; a window may even become negative.
+    # grpc's C core changes it during a connection; a window may even become negative.
     small = frames.settings([(Setting.INITIAL_WINDOW_SIZE, 10)])
     with serving() as (_, address), raw(address, settings=small) as peer:
         peer.call(1, b"x" * 95)
@@ -250,12 +250,12 @@ def test_windows_of_open_streams_follow_a_changed_initial_window() -> None:
         peer.send(frames.window_update(1, 15))
         assert len(peer.until(frames.DATA, 1)[3]) == 5
         peer.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1000)]))
-        assert peer.next() == (frames.SETTINGS, frames.ACK, 0, b"")  # before what it allows: the C core insists
+        assert peer.next() == (frames.SETTINGS, frames.ACK, 0, b"")  # sent before the data, as the C core requires
         assert len(peer.until(frames.DATA, 1)[3]) == 85
         assert peer.until(frames.HEADERS, 1)[1] & frames.END_STREAM
 
 
-def test_padding_priority_continuation_and_trailers_are_understood() -> None:
+def test_padding_priority_continuation_and_trailers_are_accepted() -> None:
     with serving() as (_, address), raw(address) as peer:
         block = request_block()
         head = b"\x03" + bytes(4) + b"\x10" + block[:20] + bytes(3)
@@ -286,7 +286,7 @@ FRAMES = st.builds(
 
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(FRAMES, max_size=12), st.randoms(use_true_random=False))
-def test_whatever_frames_come_the_server_answers_or_closes(
+def test_server_answers_or_closes_after_random_frames(
     fuzz_server: tuple[str, list[str]], parts: list[bytes], random: object
 ) -> None:
     address, errors = fuzz_server
@@ -297,7 +297,7 @@ def test_whatever_frames_come_the_server_answers_or_closes(
         peer.send(data[:cut])
         peer.send(data[cut:])
         peer.socket.settimeout(60)
-        peer.ping()  # answered, or the connection ends: a timeout fails
+        peer.ping()  # either an answer or the end of the connection; a timeout fails
     except (BrokenPipeError, ConnectionResetError):
         pass
     peer.close()
@@ -306,9 +306,7 @@ def test_whatever_frames_come_the_server_answers_or_closes(
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.binary(max_size=200))
-def test_whatever_bytes_come_first_the_server_answers_or_closes(
-    fuzz_server: tuple[str, list[str]], data: bytes
-) -> None:
+def test_server_answers_or_closes_after_random_first_bytes(fuzz_server: tuple[str, list[str]], data: bytes) -> None:
     address, errors = fuzz_server
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), 60) as peer:
@@ -320,9 +318,9 @@ def test_whatever_bytes_come_first_the_server_answers_or_closes(
         except TimeoutError:
             raise
         except OSError:
-            pass  # it closed before we did: how far we had come is chance
+            pass  # the server closed before we did, at any point
     assert not errors
 
 
-def test_the_fuzzed_server_still_serves(fuzz_server: tuple[str, list[str]]) -> None:
+def test_fuzzed_server_still_serves(fuzz_server: tuple[str, list[str]]) -> None:
     assert still_served(fuzz_server[0])

@@ -1,4 +1,4 @@
-"""What is bounded is what a peer really costs: nobody is cut off for what he only announced, or for being late."""
+"""Limits apply to what a peer really costs: announced but unsent bytes and late callers are not punished."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ MIB = 1 << 20
 
 
 def upload(peer: RawPeer, declared: int, sent: int) -> None:
-    """Stream 1: a message of `declared` bytes, `sent` of them."""
+    """Stream 1 with a message of `declared` bytes, of which `sent` are sent."""
     peer.begin(1, declared)
     for at in range(1, sent, 16_000):
         peer.send(frames.frame(frames.DATA, 0, 1, bytes(min(16_000, sent - at))))
 
 
 def ended(peer: socket.socket) -> bool:
-    """Whether the other side closes, or resets, without a word."""
+    """Whether the other side closes or resets the connection without an answer."""
     try:
         return peer.recv(1) == b""
     except ConnectionResetError:
         return True
 
 
-def test_a_large_message_that_was_only_announced_takes_no_room() -> None:
+def test_announced_but_unsent_message_uses_no_memory() -> None:
     with serving(Limits(assembly_bytes=MIB)) as (_, address), raw(address) as peer, Channel(address) as channel:
         peer.begin(1, 1 << 30)
         assert peer.ping()
-        assert len(channel.call(ECHO, bytes(5 * MIB), 30)) == 5 * MIB  # alone, it may exceed the budget
+        assert len(channel.call(ECHO, bytes(5 * MIB), 30)) == 5 * MIB  # a single message may exceed the budget
 
 
-def test_large_messages_share_a_budget_that_small_ones_do_not_need() -> None:
+def test_large_messages_share_a_budget_and_small_ones_have_a_reserve() -> None:
     with serving(Limits(assembly_bytes=MIB)) as (server, address), Channel(address) as channel:
         with raw(address) as peer:
             upload(peer, 4 * MIB, 700_000)
@@ -52,7 +52,7 @@ def test_large_messages_share_a_budget_that_small_ones_do_not_need() -> None:
         assert len(channel.call(ECHO, bytes(3 * MIB), 60)) == 3 * MIB
 
 
-def test_bodies_of_plain_http_are_counted_too() -> None:
+def test_bodies_of_plain_http_count_too() -> None:
     with serving(Limits(assembly_bytes=MIB)) as (server, address):
         host, _, port = address.rpartition(":")
         head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 200000\r\n\r\n"
@@ -73,7 +73,7 @@ def test_bodies_of_plain_http_are_counted_too() -> None:
         assert server.assembly.used == 0
 
 
-def test_an_upload_that_makes_no_progress_is_ended() -> None:
+def test_upload_without_progress_is_ended() -> None:
     with serving(Limits(upload_s=0.2)) as (server, address), raw(address) as peer:
         peer.begin(1, 100_000)
         assert b"no progress" in peer.until(frames.HEADERS, 1)[3]
@@ -83,7 +83,7 @@ def test_an_upload_that_makes_no_progress_is_ended() -> None:
         assert peer.until(frames.DATA, 3)[3].endswith(b"next")
 
 
-def test_callers_whose_deadlines_pass_together_are_not_a_rapid_reset() -> None:
+def test_deadlines_that_pass_together_are_not_a_rapid_reset() -> None:
     with serving(Limits(resets_per_s=100)) as (server, address), raw(address) as peer:
         ids = range(1, 801, 2)
         for stream_id in ids:
@@ -95,7 +95,7 @@ def test_callers_whose_deadlines_pass_together_are_not_a_rapid_reset() -> None:
         assert peer.ping()
 
 
-def test_what_is_queued_for_a_reader_without_a_window_goes_with_its_deadline() -> None:
+def test_output_for_a_reader_without_a_window_is_dropped_at_the_deadline() -> None:
     with serving() as (server, address), raw(address, settings=frames.settings([(4, 0)])) as peer:
         block = request_block(STREAM, (b"grpc-timeout", b"200m"))
         body = len(b"1000 9000").to_bytes(5, "big") + b"1000 9000"
@@ -109,7 +109,7 @@ def test_what_is_queued_for_a_reader_without_a_window_goes_with_its_deadline() -
         assert peer.ping()
 
 
-def test_a_stream_whose_reader_gives_it_no_window_for_long_is_ended_alone() -> None:
+def test_only_the_stream_without_a_window_is_ended_after_stall_s() -> None:
     closed = frames.settings([(Setting.INITIAL_WINDOW_SIZE, 0)])
     with serving(Limits(stall_s=0.3)) as (server, address), raw(address, settings=closed) as peer:
         peer.call(1, b"1000 9000", STREAM)
@@ -118,7 +118,7 @@ def test_a_stream_whose_reader_gives_it_no_window_for_long_is_ended_alone() -> N
         assert peer.ping()
 
 
-def test_connections_that_say_nothing_count_and_go_first() -> None:
+def test_silent_connections_count_and_are_closed_first() -> None:
     with serving(Limits(connections=3)) as (server, address):
         host, _, port = address.rpartition(":")
         silent = [socket.create_connection((host, int(port)), 60) for _ in range(3)]
@@ -130,14 +130,14 @@ def test_connections_that_say_nothing_count_and_go_first() -> None:
             one.close()
 
 
-def test_uploads_that_trickle_give_way_and_others_do_not() -> None:
+def test_slow_uploads_are_ended_for_others() -> None:
     with serving(Limits(assembly_bytes=8 * MIB)) as (server, address), raw(address) as slow, raw(address) as quick:
         now = server.clock()
         server.clock = lambda: now
         upload(slow, 900_000, 700_000)
         until(lambda: server.assembly.small.used == 700_005, "it is on its way")
         with Channel(address) as channel, pytest.raises(RpcError, match="too many unfinished requests"):
-            channel.call(ECHO, bytes(900_000), 60)  # nobody is slow yet
+            channel.call(ECHO, bytes(900_000), 60)  # no upload is slow yet
         now += 6
         upload(quick, 900_000, 800_000)
         assert slow.until(frames.HEADERS, 1)
@@ -148,7 +148,7 @@ def test_uploads_that_trickle_give_way_and_others_do_not() -> None:
         assert quick.ping()
 
 
-def test_a_connection_continues_after_requests_that_came_together() -> None:
+def test_connection_continues_after_pipelined_requests() -> None:
     with serving() as (_, address):
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port)), 60) as plain:
@@ -161,11 +161,11 @@ def test_a_connection_continues_after_requests_that_came_together() -> None:
 
 
 SPOILING = b"\x40\x01a\x01b"  # adds a: b to the dynamic table
-SPOILED = b"\xbe"  # its first entry
+SPOILED = b"\xbe"  # refers to its first entry
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "continued"])
-def test_a_header_block_that_is_refused_still_counts_for_the_table(cut: bool) -> None:
+def test_refused_header_block_still_updates_the_table(cut: bool) -> None:
     with serving() as (_, address), raw(address) as peer:
         block = (1).to_bytes(4, "big") + b"\x10" + request_block() + SPOILING
         flags = frames.WITH_PRIORITY | frames.END_STREAM
@@ -180,7 +180,7 @@ def test_a_header_block_that_is_refused_still_counts_for_the_table(cut: bool) ->
         assert peer.until(frames.DATA, 3)[3] == bytes(5)
 
 
-def test_headers_after_the_end_of_a_stream_still_count_for_the_table() -> None:
+def test_headers_after_the_end_of_a_stream_still_update_the_table() -> None:
     with serving() as (_, address), raw(address) as peer:
         peer.call(1, b"", LATE)
         peer.send(frames.headers(1, SPOILING, end_stream=True))
@@ -190,14 +190,14 @@ def test_headers_after_the_end_of_a_stream_still_count_for_the_table() -> None:
         assert peer.until(frames.DATA, 3)[3] == bytes(5)
 
 
-def test_a_content_length_beyond_all_numbers_is_malformed() -> None:
+def test_huge_content_length_is_malformed() -> None:
     with serving() as (_, address), raw(address) as peer:
         peer.send(frames.headers(1, request_block(ECHO, (b"content-length", b"1" * 5000)), end_stream=True))
         assert peer.reset_code(1) == Code.PROTOCOL_ERROR
         assert peer.ping()
 
 
-def test_who_has_an_outcome_for_a_loop_that_just_closed_is_not_broken_by_it() -> None:
+def test_result_for_a_closed_loop_raises_nothing() -> None:
     def closed(_: object) -> None:
         raise RuntimeError("Event loop is closed")
 
@@ -208,13 +208,13 @@ def test_who_has_an_outcome_for_a_loop_that_just_closed_is_not_broken_by_it() ->
 @pytest.mark.parametrize(
     ("code", "status"),
     [
-        (Code.ENHANCE_YOUR_CALM, Status.UNAVAILABLE),  # too fast for this server now: no limit of the message
+        (Code.ENHANCE_YOUR_CALM, Status.UNAVAILABLE),  # too many requests now, not a limit of the message
         (Code.REFUSED_STREAM, Status.UNAVAILABLE),
         (Code.CANCEL, Status.CANCELLED),
         (Code.INTERNAL_ERROR, Status.INTERNAL),
     ],
 )
-def test_a_reset_of_the_server_becomes_a_status(code: Code, status: Status) -> None:
+def test_reset_by_the_server_becomes_a_status(code: Code, status: Status) -> None:
     connection = ClientConnection(Limits(), "x:1")
     exchange = connection.begin(request_head(ECHO, "x", "http", gzip=False), bytes(5), None, holding=False)
     connection.feed(frames.settings([]) + frames.rst_stream(exchange.id, code))
@@ -222,7 +222,7 @@ def test_a_reset_of_the_server_becomes_a_status(code: Code, status: Status) -> N
     assert exchange.error.status is status
 
 
-def test_a_status_beyond_all_numbers_is_unknown() -> None:
+def test_huge_grpc_status_is_unknown() -> None:
     connection = ClientConnection(Limits(), "x:1")
     exchange = connection.begin(request_head(ECHO, "x", "http", gzip=False), bytes(5), None, holding=False)
     fields = [(b":status", b"200"), (b"content-type", b"application/grpc"), (b"grpc-status", b"1" * 5000)]

@@ -1,4 +1,4 @@
-"""Calls end to end: our client and grpcio's, on our server and grpcio's; nobody can tell which is which."""
+"""End-to-end calls between our client and server and those of grpcio, which behave the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Unary = Callable[..., bytes]
 
 
 class GrpcioClient:
-    """grpcio with the face of our Channel."""
+    """A grpcio client with the interface of our Channel."""
 
     def __init__(self, address: str, *, gzip: bool = False) -> None:
         self._compression = grpc.Compression.Gzip if gzip else None
@@ -55,7 +55,7 @@ class GrpcioClient:
 
 
 class GrpcioServer(grpc.GenericRpcHandler):
-    """The same methods as the TestServer, on grpcio."""
+    """The methods of TestServer on grpcio."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         unary = {ECHO: lambda m, _: m, EMPTY: lambda _m, _: b"", "/t.T/Upper": lambda m, _: m.upper()}
@@ -92,7 +92,7 @@ def grpcio_server() -> Iterator[str]:
 
 @pytest.fixture(params=["lean client, lean server", "grpcio client, lean server", "lean client, grpcio server"])
 def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Channel]]:
-    """Makes clients of one server; the three pairs of which one side is ours."""
+    """Creates clients of one server, for the three pairs in which at least one side is ours."""
     client, server = (part.split()[0] for part in request.param.split(", "))
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(grpcio_server()) if server == "grpcio" else stack.enter_context(serving())[1]
@@ -103,12 +103,12 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Channel]]:
 @pytest.mark.long
 @pytest.mark.parametrize("size", [0, 1, 5, 16_384, 65_535, 65_536, 1_000_000, 20 << 20])
 @pytest.mark.parametrize("gzip", [False, True])
-def test_a_message_of_any_size_comes_back_as_it_was(connect: Callable[..., Channel], size: int, gzip: bool) -> None:
+def test_message_of_any_size_is_returned_unchanged(connect: Callable[..., Channel], size: int, gzip: bool) -> None:
     message = (random.Random(1).randbytes(1 << 16) * (size // (1 << 16) + 1))[:size]
     assert connect(gzip=gzip).call(ECHO, message, 120) == message
 
 
-def test_what_is_packed_more_tightly_than_any_binlog_is_refused_before_it_is_unpacked() -> None:
+def test_too_high_compression_ratio_is_refused_before_unpacking() -> None:
     with serving() as (_, address), Channel(address, gzip=True) as channel:
         with pytest.raises(RpcError, match="more than 64 times: do not compress it") as caught:
             channel.call(ECHO, bytes(20 << 20), 60)
@@ -123,13 +123,13 @@ def test_answers_may_be_empty_or_come_from_a_thread(connect: Callable[..., Chann
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
-def test_each_status_arrives_with_its_text(connect: Callable[..., Channel], status: Status) -> None:
+def test_each_status_is_returned_with_its_text(connect: Callable[..., Channel], status: Status) -> None:
     with pytest.raises(RpcError) as caught:
         connect().call("/t.T/Refuse", b"%d" % status, 60)
     assert (caught.value.status, caught.value.message) == (status, "because: 100% ünwell")
 
 
-def test_an_unknown_method_is_unimplemented(connect: Callable[..., Channel]) -> None:
+def test_unknown_method_is_unimplemented(connect: Callable[..., Channel]) -> None:
     with pytest.raises(RpcError) as caught:
         connect().call("/t.T/Nothing", b"x" * 200_000, 60)
     assert caught.value.status is Status.UNIMPLEMENTED
@@ -137,12 +137,12 @@ def test_an_unknown_method_is_unimplemented(connect: Callable[..., Channel]) -> 
 
 @pytest.mark.parametrize(("count", "size"), [(0, 1), (1, 0), (1000, 200), (2, 9_000_000), (2000, 5000)])
 @pytest.mark.parametrize("gzip", [False, True])
-def test_a_stream_gives_every_message(connect: Callable[..., Channel], count: int, size: int, gzip: bool) -> None:
+def test_stream_returns_every_message(connect: Callable[..., Channel], count: int, size: int, gzip: bool) -> None:
     found = list(connect(gzip=gzip).stream(STREAM, b"%d %d" % (count, size)))
     assert found == [b"s" * size] * count
 
 
-def test_a_stream_that_fails_gives_what_came_before(connect: Callable[..., Channel]) -> None:
+def test_failed_stream_returns_the_messages_before(connect: Callable[..., Channel]) -> None:
     stream = iter(connect().stream("/t.T/StreamRefuse", b"first"))
     assert next(stream) == b"first"
     with pytest.raises(RpcError, match="no more") as caught:
@@ -151,7 +151,7 @@ def test_a_stream_that_fails_gives_what_came_before(connect: Callable[..., Chann
 
 
 @pytest.mark.parametrize("method", ["/t.T/Break", "/t.T/BreakLoop"])
-def test_a_handler_that_breaks_is_an_unknown_error(method: str) -> None:
+def test_exception_in_a_handler_is_status_unknown(method: str) -> None:
     with serving() as (_, address), Channel(address) as channel:
         with pytest.raises(RpcError, match="IndexError") as caught:
             channel.call(method, b"short", 60)
@@ -159,7 +159,7 @@ def test_a_handler_that_breaks_is_an_unknown_error(method: str) -> None:
         assert channel.call(ECHO, b"still here", 60) == b"still here"
 
 
-def test_many_calls_share_a_connection_and_each_gets_its_own_answer() -> None:
+def test_many_calls_share_a_connection_and_get_their_own_answers() -> None:
     with serving() as (server, address), Channel(address) as channel:
         pending = [channel.start(ECHO, b"%d" % number) for number in range(2000)]
         assert [call.result() for call in reversed(pending)] == [b"%d" % number for number in reversed(range(2000))]
@@ -181,27 +181,27 @@ def test_many_calls_share_a_connection_and_each_gets_its_own_answer() -> None:
         assert len(server._peers.peers) == 1
 
 
-def test_a_stream_and_calls_share_a_connection() -> None:
+def test_stream_and_calls_share_a_connection() -> None:
     with serving() as (_, address), Channel(address) as channel, channel.stream(STREAM, b"100000 1000") as stream:
         for batch in islice(stream.batches(), 20):
             assert batch[0] == b"s" * 1000
             assert channel.call(ECHO, b"between", 60) == b"between"
 
 
-def test_a_deadline_ends_a_call_on_both_sides() -> None:
+def test_deadline_ends_a_call_on_both_sides() -> None:
     with serving() as (server, address), Channel(address) as channel:
-        assert channel.call(ECHO, b"", 60) == b""  # connected: the deadline is left to the call alone
+        assert channel.call(ECHO, b"", 60) == b""  # connect first, so that the deadline applies only to the call
         begun = time.monotonic()
         with pytest.raises(RpcError) as caught:
             channel.call(LATE, b"", 1.5)
         assert caught.value.status is Status.DEADLINE_EXCEEDED
         assert time.monotonic() - begun < 30
         until(lambda: server.gone == 1, "the server knows")
-        server.answer_late()  # of no use, and of no harm
+        server.answer_late()  # has no effect
         assert channel.call(ECHO, b"x", 60) == b"x"
 
 
-def test_the_server_itself_ends_a_call_at_its_deadline() -> None:
+def test_server_ends_a_call_at_its_deadline() -> None:
     with serving() as (server, address), grpc.insecure_channel(address) as channel:
         assert channel.unary_unary(ECHO)(b"", timeout=60) == b""
         call = channel.unary_unary(LATE).future(b"", timeout=1.5)
@@ -209,7 +209,7 @@ def test_the_server_itself_ends_a_call_at_its_deadline() -> None:
         until(lambda: server.gone == 1, "its handler is told")
 
 
-def test_a_cancelled_stream_ends_its_handler() -> None:
+def test_cancelled_stream_ends_its_handler() -> None:
     with serving() as (server, address), Channel(address) as channel:
         with channel.stream(STREAM, b"100000000 1000") as stream:
             assert next(iter(stream))
@@ -218,7 +218,7 @@ def test_a_cancelled_stream_ends_its_handler() -> None:
         assert channel.call(ECHO, b"x", 60) == b"x"
 
 
-def test_a_stream_that_is_silent_for_too_long_is_an_error() -> None:
+def test_idle_timeout_of_a_stream_is_an_error() -> None:
     with serving() as (_, address), Channel(address) as channel:
         silent = channel.stream(LATE, b"", idle_timeout_s=0.2)
         with pytest.raises(RpcError, match="nothing was received") as caught:
@@ -226,8 +226,8 @@ def test_a_stream_that_is_silent_for_too_long_is_an_error() -> None:
         assert caught.value.status is Status.DEADLINE_EXCEEDED
 
 
-def test_a_message_that_arrives_slowly_is_not_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A large binlog on a slow line: the time that is allowed for silence counts from the last byte, not message.
+def test_slowly_arriving_message_does_not_hit_the_idle_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A large binlog on a slow connection: the idle timeout counts from the last byte, not from the last message.
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr("binlake.rpc.client.time", clock)
     taken = [0]
@@ -255,7 +255,7 @@ def test_a_message_that_arrives_slowly_is_not_silence(monkeypatch: pytest.Monkey
         server.later(call.finish_ok)
 
 
-def test_a_message_above_the_limit_is_refused_with_both_numbers_and_the_server_lives() -> None:
+def test_message_above_the_limit_is_refused_with_both_sizes_and_the_server_continues() -> None:
     # S0-07
     with serving(Limits(message_bytes=100_000)) as (_, address), Channel(address) as channel:
         for size in (100_001, 5 << 20):
@@ -268,14 +268,14 @@ def test_a_message_above_the_limit_is_refused_with_both_numbers_and_the_server_l
             bomb.call(ECHO, b"x" * 2000, 60)
 
 
-def test_a_compressed_bomb_is_refused_by_its_unpacked_size() -> None:
+def test_compression_bomb_is_refused_by_its_unpacked_size() -> None:
     with serving(Limits(message_bytes=100_000)) as (_, address), GrpcioClient(address, gzip=True) as client:
         with pytest.raises(RpcError, match="larger than max"):
             client.call(ECHO, bytes(50 << 20))
         assert client.call(ECHO, b"x" * 1000) == b"x" * 1000
 
 
-def test_a_lost_server_is_unavailable_and_a_new_one_is_found() -> None:
+def test_lost_server_is_unavailable_and_its_successor_is_found() -> None:
     with serving(address=f"127.0.0.1:{free_port()}") as (_, address):
         channel = Channel(address)
         assert channel.call(ECHO, b"1", 60) == b"1"
@@ -290,7 +290,7 @@ def test_a_lost_server_is_unavailable_and_a_new_one_is_found() -> None:
     channel.close()
 
 
-def test_a_stop_lets_running_calls_end_and_takes_no_new_ones() -> None:
+def test_stop_waits_for_running_calls_and_accepts_no_new_ones() -> None:
     server = TestServer()
     address = server.listen("127.0.0.1:0")
     server.start()
@@ -310,7 +310,7 @@ def test_a_stop_lets_running_calls_end_and_takes_no_new_ones() -> None:
     channel.close()
 
 
-def test_a_stop_without_grace_ends_calls_as_unavailable() -> None:
+def test_stop_without_grace_ends_calls_as_unavailable() -> None:
     with serving() as (server, address), Channel(address) as channel:
         running = channel.start(LATE, b"")
         until(lambda: bool(server.waiting), "it runs")
@@ -321,14 +321,14 @@ def test_a_stop_without_grace_ends_calls_as_unavailable() -> None:
 
 
 def leave_dead_socket(path: Path) -> None:
-    """What a killed server leaves."""
+    """Leave a socket file behind as a killed server does."""
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
 
 
-def test_a_unix_socket_serves_the_same(short_path: Path) -> None:
+def test_unix_socket_serves_the_same_methods(short_path: Path) -> None:
     path = short_path / "pump.sock"
-    for _ in range(2):  # the second finds what a killed server left
+    for _ in range(2):  # the second server finds the socket file of a killed one
         server = TestServer()
         server.listen_unix(path)
         server.start()
@@ -339,7 +339,7 @@ def test_a_unix_socket_serves_the_same(short_path: Path) -> None:
         leave_dead_socket(path)
 
 
-def test_health_is_checked_and_watched() -> None:
+def test_health_check_and_watch() -> None:
     check, watch = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
     with serving() as (server, address), GrpcioClient(address) as client:
         assert client.call(check, b"") == b"\x08\x01"
@@ -354,7 +354,7 @@ def test_health_is_checked_and_watched() -> None:
         assert next(watching) == b"\x08\x02"
 
 
-def test_a_stop_does_not_wait_for_health_watchers() -> None:
+def test_stop_does_not_wait_for_health_watchers() -> None:
     with serving() as (server, address), Channel(address) as channel:
         watching = iter(channel.stream("/grpc.health.v1.Health/Watch", b""))
         assert next(watching) == b"\x08\x01"

@@ -1,4 +1,4 @@
-"""The layer held against others' tools: h2spec's 145 cases, nghttp2's client and its load generator."""
+"""The RPC layer checked by external tools: h2spec's 145 cases, nghttp2's client and its load generator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 
 
 def run(name: str, *arguments: str) -> str:
-    """What the tool prints; left out where it is not installed (`make setup-tests`)."""
+    """The output of the tool; skips the test if it is not installed (`make setup-tests`)."""
     found = program(name)
     if found is None:
         pytest.skip(f"{name} is not installed")
@@ -39,7 +39,7 @@ def test_nghttp_gets_pages_with_priorities_and_a_small_window() -> None:
 
 
 @pytest.mark.parametrize("streams", ["1", "100"])
-def test_h2load_is_answered_every_time(tmp_path: Path, streams: str) -> None:
+def test_all_requests_of_h2load_are_answered(tmp_path: Path, streams: str) -> None:
     body = tmp_path / "body"
     body.write_bytes(b"\x00\x00\x00\x00\x05hello")
     head = ["-H", "content-type: application/grpc", "-H", "te: trailers"]

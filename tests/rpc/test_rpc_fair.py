@@ -1,18 +1,18 @@
-"""Who gives way: an address that floods shuts out itself, and nobody else."""
+"""What is dropped under load: an address that floods the server blocks only itself."""
 
 from __future__ import annotations
 
 from binlake.rpc.fair import FairQueue, slot_to_free
 
 
-def test_the_newest_of_the_address_with_the_most_gives_way() -> None:
+def test_newest_slot_of_the_address_with_most_is_freed() -> None:
     places = {1: "a", 2: "b", 3: "a", 4: "a", 5: "b"}
     assert slot_to_free(places, "c") == 4
     assert slot_to_free(places, "b") == 4
     assert slot_to_free(places, "a") is None
 
 
-def test_an_address_with_as_many_as_the_greatest_displaces_no_other() -> None:
+def test_address_with_as_many_slots_as_the_largest_displaces_no_other() -> None:
     assert slot_to_free({1: "a", 2: "b"}, "b") is None
 
 
@@ -25,7 +25,7 @@ def test_lines_are_served_in_turn() -> None:
     assert [lines.take() for _ in range(6)] == [1, 4, 5, 2, 3, None]
 
 
-def test_a_flood_of_one_kind_leaves_room_for_another_of_the_same_address() -> None:
+def test_flood_of_one_kind_leaves_room_for_another_kind_of_the_same_address() -> None:
     lines: FairQueue[int] = FairQueue(4)
     for item in range(4):
         lines.put("a", "/status", item)
@@ -34,7 +34,7 @@ def test_a_flood_of_one_kind_leaves_room_for_another_of_the_same_address() -> No
     assert [lines.take(), lines.take()] == [0, 10]
 
 
-def test_a_flood_of_many_kinds_leaves_room_for_another_address() -> None:
+def test_flood_of_many_kinds_leaves_room_for_another_address() -> None:
     lines: FairQueue[int] = FairQueue(4)
     for item in range(4):
         lines.put("a", f"/{item}", item)

@@ -1,4 +1,4 @@
-"""What grpc-go sends and expects: byte streams recorded from grpc-go 1.59, which TiDB v7.5 has."""
+"""Compatibility with grpc-go: byte streams recorded from grpc-go 1.59, which TiDB v7.5 uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MESSAGE = bytes(number % 256 for number in range(300))
 
 @pytest.mark.parametrize("piece", [1, 7, 10_000])
 @pytest.mark.parametrize(("name", "calls"), [("unary", 3), ("gzip", 2)])
-def test_a_recorded_client_is_answered(name: str, calls: int, piece: int) -> None:
+def test_recorded_client_is_answered(name: str, calls: int, piece: int) -> None:
     data = (RECORDED / f"grpc_go_client_{name}.bin").read_bytes()
     with serving() as (_, address), raw(address) as peer:
         # The preface and the first SETTINGS were sent by the helper: the recording brings its own.
@@ -39,7 +39,7 @@ def client(method: str) -> tuple[ClientConnection, object]:
 
 @pytest.mark.parametrize("piece", [1, 13, 100_000])
 @pytest.mark.parametrize(("name", "count"), [("stream", 20), ("gzip", 3)])
-def test_a_recorded_server_is_understood(name: str, count: int, piece: int) -> None:
+def test_recorded_server_is_understood(name: str, count: int, piece: int) -> None:
     data = (RECORDED / f"grpc_go_server_{name}.bin").read_bytes()
     connection, exchange = client(STREAM)
     found: list[bytes] = []
@@ -52,14 +52,14 @@ def test_a_recorded_server_is_understood(name: str, count: int, piece: int) -> N
     assert exchange.error is None
 
 
-def test_a_recorded_failure_has_its_status_and_text() -> None:
+def test_recorded_failure_has_its_status_and_text() -> None:
     connection, exchange = client("/t.T/Fail")
     connection.feed((RECORDED / "grpc_go_server_fail.bin").read_bytes())
     assert isinstance(exchange.error, RpcError)
     assert (exchange.error.status, exchange.error.message) == (Status.UNKNOWN, "no: 100% ünwell\n")
 
 
-def test_a_unary_answer_needs_exactly_one_message() -> None:
+def test_unary_answer_must_have_exactly_one_message() -> None:
     connection, exchange = client(ECHO)
     exchange.parts = [messages.frame(b"a") + messages.frame(b"b")]
     with pytest.raises(RpcError, match="2 messages"):

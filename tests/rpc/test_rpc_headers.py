@@ -1,4 +1,4 @@
-"""Header blocks and gRPC's small forms: the decoder agrees with hpack's, encoder and limits hold."""
+"""Header blocks and gRPC's small formats: the decoder agrees with that of hpack; encoder and limits work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = st.lists(st.tuples(NAMES, st.sampled_from([b"", b"POST", b"trailers"]) 
 
 
 @given(st.lists(st.tuples(FIELDS, st.booleans(), st.sampled_from([None, 0, 64, 4096])), max_size=12))
-def test_what_hpack_encodes_is_read_as_hpack_reads_it(
+def test_blocks_of_hpack_are_decoded_as_by_hpack(
     blocks: list[tuple[list[tuple[bytes, bytes]], bool, int]],
 ) -> None:
     encoder, ours, theirs = hpack.Encoder(), HeaderDecoder(1 << 20), hpack.Decoder(max_header_list_size=1 << 20)
@@ -32,21 +32,21 @@ def test_what_hpack_encodes_is_read_as_hpack_reads_it(
 
 
 @given(FIELDS)
-def test_what_we_encode_hpack_reads(fields: list[tuple[bytes, bytes]]) -> None:
+def test_hpack_decodes_our_blocks(fields: list[tuple[bytes, bytes]]) -> None:
     block = headers.encode(fields)
     assert [tuple(field) for field in hpack.Decoder().decode(block, raw=True)] == fields
     assert HeaderDecoder(1 << 20).decode(block) == fields
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_fields_or_a_fault(block: bytes) -> None:
+def test_random_bytes_are_fields_or_a_fault(block: bytes) -> None:
     try:
         HeaderDecoder(1000).decode(block)
     except ConnectionFault:
         return
 
 
-def test_the_table_does_not_change_while_nothing_is_added() -> None:
+def test_changes_stays_the_same_while_nothing_is_added() -> None:
     encoder, decoder = hpack.Encoder(), HeaderDecoder(1000)
     decoder.decode(encoder.encode([(b"x", b"1")]))
     changes = decoder.changes
@@ -56,7 +56,7 @@ def test_the_table_does_not_change_while_nothing_is_added() -> None:
     assert decoder.changes > changes
 
 
-def test_a_list_beyond_the_limit_gives_none() -> None:
+def test_list_above_the_limit_returns_none() -> None:
     assert HeaderDecoder(100).decode(headers.encode([(b"x", bytes(100))])) is None
 
 
@@ -77,12 +77,12 @@ GOOD = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C"), (b"
         [*GOOD, (b"", b"x")],
     ],
 )
-def test_a_list_that_breaks_the_rules_is_malformed(fields: list[tuple[bytes, bytes]]) -> None:
+def test_list_that_breaks_a_rule_is_malformed(fields: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(Malformed):
         read(fields)
 
 
-def test_a_request_says_what_it_is() -> None:
+def test_request_fields_are_parsed() -> None:
     found = read([*GOOD, (b"grpc-timeout", b"250m"), (b"grpc-encoding", b"gzip"), (b"a", b"1"), (b"a", b"2")])
     assert found is not None
     assert (found.path, found.grpc, found.gzip, found.timeout_s) == ("/a.B/C", True, True, 0.25)
@@ -94,27 +94,27 @@ def test_a_request_says_what_it_is() -> None:
 
 
 @given(st.floats(min_value=1e-6, max_value=1e7))
-def test_a_timeout_is_never_written_shorter(seconds: float) -> None:
+def test_written_timeout_is_never_shorter(seconds: float) -> None:
     value = messages.format_timeout(seconds)
     assert len(value) <= 9
     assert seconds * (1 - 1e-6) - 1e-6 <= messages.parse_timeout(value) <= seconds + max(1.0, seconds * 1e-3)
 
 
 @pytest.mark.parametrize("value", [b"", b"1", b"S", b"1x", b"123456789S", b"-1S", b"1.5S"])
-def test_a_malformed_timeout_is_an_error(value: bytes) -> None:
+def test_malformed_timeout_is_an_error(value: bytes) -> None:
     with pytest.raises(RpcError, match="malformed grpc-timeout"):
         messages.parse_timeout(value)
 
 
 @given(st.text(max_size=100))
-def test_a_text_survives_its_encoding(text: str) -> None:
+def test_text_survives_its_encoding(text: str) -> None:
     quoted = messages.quote_text(text.encode(errors="replace").decode())
     assert quoted.isascii()
     assert messages.unquote_text(quoted) == text.encode(errors="replace").decode()
 
 
 @given(st.lists(st.binary(max_size=300), max_size=20), st.lists(st.integers(0, 400), max_size=20), st.booleans())
-def test_messages_are_found_however_their_bytes_are_cut(sent: list[bytes], cuts: list[int], gzip: bool) -> None:
+def test_messages_are_split_correctly_however_bytes_arrive(sent: list[bytes], cuts: list[int], gzip: bool) -> None:
     data = b"".join(messages.frame(message, gzip=gzip) for message in sent)
     splitter, found, at = Splitter(1 << 20), list[bytes](), 0
     splitter.gzip = gzip
@@ -133,7 +133,7 @@ def test_messages_are_found_however_their_bytes_are_cut(sent: list[bytes], cuts:
         (b"\x07\x00\x00\x00\x01x", "compressed flag 7"),
     ],
 )
-def test_a_message_that_cannot_be_read_is_an_error(data: bytes, text: str) -> None:
+def test_unreadable_message_is_an_error(data: bytes, text: str) -> None:
     with pytest.raises(RpcError, match=text):
         Splitter(1024).feed([data])
 

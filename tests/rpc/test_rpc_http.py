@@ -1,4 +1,4 @@
-"""Plain HTTP on the port of gRPC, over HTTP/1.1 and HTTP/2, cleartext and TLS; who may call with which certificate."""
+"""Plain HTTP on the gRPC port, over HTTP/1.1 and HTTP/2, cleartext and TLS; which certificates may call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def connection(address: str) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(host, int(port), timeout=60)
 
 
-def test_pages_answer_beside_grpc_and_keep_the_connection(address: str) -> None:
+def test_pages_are_served_next_to_grpc_on_persistent_connections(address: str) -> None:
     client = connection(address)
     for _ in range(3):
         client.request("GET", "/a%20b?x=1&y=&x=2", headers={"X-One": "1"})
@@ -46,7 +46,7 @@ def test_pages_answer_beside_grpc_and_keep_the_connection(address: str) -> None:
         assert channel.call(ECHO, b"x", 60) == b"x"
 
 
-def test_statuses_are_the_pages_and_a_broken_page_is_a_500(address: str) -> None:
+def test_page_sets_its_status_and_an_exception_is_a_500(address: str) -> None:
     client = connection(address)
     for path, status in [("/missing", 404), ("/broken", 500), ("/fine", 200)]:
         client.request("GET", path)
@@ -55,7 +55,7 @@ def test_statuses_are_the_pages_and_a_broken_page_is_a_500(address: str) -> None
         assert answer.status == status
 
 
-def test_requests_that_come_together_are_answered_in_order(address: str) -> None:
+def test_pipelined_requests_are_answered_in_order(address: str) -> None:
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), 60) as plain:
         plain.sendall(b"".join(b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % number for number in range(5)))
@@ -74,15 +74,15 @@ def test_requests_that_come_together_are_answered_in_order(address: str) -> None
         (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000\r\n\r\n" + bytes(2_000_000), b"413"),
     ],
 )
-def test_what_is_too_large_is_refused(address: str, data: bytes, status: bytes) -> None:
+def test_too_large_requests_are_refused(address: str, data: bytes, status: bytes) -> None:
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), 60) as plain:
-        with contextlib.suppress(OSError):  # refused before all of it was sent
+        with contextlib.suppress(OSError):  # refused before everything was sent
             plain.sendall(data)
         assert plain.recv(1 << 16).startswith(b"HTTP/1.1 " + status)
 
 
-def test_a_server_without_pages_has_none() -> None:
+def test_server_without_pages_answers_404() -> None:
     from binlake.rpc import RpcServer
 
     server = RpcServer()
@@ -94,7 +94,7 @@ def test_a_server_without_pages_has_none() -> None:
     server.stop(0)
 
 
-def test_a_taken_port_is_one_clear_error(address: str) -> None:
+def test_port_in_use_is_one_clear_error(address: str) -> None:
     with pytest.raises(Permanent, match="cannot listen"):
         TestServer().listen(address)
 
@@ -106,7 +106,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def secure(authority: Authority) -> Iterator[str]:
-    """A server that lets in tidb and drainer."""
+    """A server that accepts the common names tidb and drainer."""
     server = TestServer()
     _, _, port = server.listen("127.0.0.1:0", authority.tls("pump", "tidb", "drainer")).rpartition(":")
     server.start()
@@ -114,7 +114,7 @@ def secure(authority: Authority) -> Iterator[str]:
     server.stop(0)
 
 
-def test_the_names_on_the_list_call_over_tls(secure: str, authority: Authority) -> None:
+def test_allowed_common_names_can_call_over_tls(secure: str, authority: Authority) -> None:
     for name in ("tidb", "drainer"):
         with Channel(secure, tls=authority.tls(name)) as channel:
             assert channel.call(ECHO, b"x" * 1_000_000, 60) == b"x" * 1_000_000
@@ -122,14 +122,14 @@ def test_the_names_on_the_list_call_over_tls(secure: str, authority: Authority) 
 
 
 @pytest.mark.parametrize("name", ["stranger", None])
-def test_another_name_or_none_is_turned_away(secure: str, authority: Authority, name: str | None) -> None:
+def test_other_or_missing_certificate_is_refused(secure: str, authority: Authority, name: str | None) -> None:
     tls = authority.tls(name) if name else Tls(authority.path)
     with Channel(secure, tls=tls) as channel, pytest.raises(RpcError) as caught:
         channel.call(ECHO, b"x", 60)
     assert caught.value.status is Status.UNAVAILABLE
 
 
-def test_grpcio_and_browsers_speak_to_the_same_tls_port(secure: str, authority: Authority) -> None:
+def test_grpcio_and_browsers_use_the_same_tls_port(secure: str, authority: Authority) -> None:
     files = authority.tls("tidb")
     assert files.cert is not None
     assert files.key is not None
@@ -146,14 +146,14 @@ def test_grpcio_and_browsers_speak_to_the_same_tls_port(secure: str, authority: 
     assert client.getresponse().read() == b"GET /page {} 0\n"
 
 
-def test_a_server_the_client_does_not_trust_is_an_error(secure: str, tmp_path: Path) -> None:
+def test_untrusted_server_is_an_error(secure: str, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with Channel(secure, tls=Authority(tmp_path / "other").tls("tidb")) as channel, pytest.raises(RpcError) as caught:
         channel.call(ECHO, b"x", 60)
     assert "TLS failed" in caught.value.message
 
 
-def test_a_cleartext_client_of_a_tls_port_and_the_reverse_are_errors(
+def test_cleartext_client_on_a_tls_port_and_the_reverse_are_errors(
     secure: str, authority: Authority, address: str
 ) -> None:
     with Channel(secure) as channel, pytest.raises(RpcError):
@@ -167,7 +167,7 @@ def test_a_cleartext_client_of_a_tls_port_and_the_reverse_are_errors(
 
 
 @pytest.mark.parametrize("tls", [Tls(), Tls(cert=Path("none"), key=Path("none")), Tls(allowed_cn=("x",))])
-def test_tls_files_that_cannot_be_used_are_config_errors(tls: Tls) -> None:
+def test_unusable_tls_files_are_config_errors(tls: Tls) -> None:
     with pytest.raises(ConfigError):
         tls.server_context()
 
@@ -182,7 +182,7 @@ def test_alpn_offers_both_protocols(secure: str, authority: Authority) -> None:
             assert plain.selected_alpn_protocol() == offered
 
 
-def test_a_body_over_http2_has_a_limit_too() -> None:
+def test_body_over_http2_has_a_limit_too() -> None:
     fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/page")]
     with serving(Limits(http_body_bytes=1000)) as (_, address), raw(address) as peer:
         for stream_id, size, kind in [(1, 500, frames.HEADERS), (3, 5000, frames.RST_STREAM)]:

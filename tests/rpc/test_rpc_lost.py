@@ -1,4 +1,4 @@
-"""A connection that breaks while many threads use it: each call ends as an RpcError, and nobody waits on it."""
+"""A connection is lost while many threads use it: each call ends as an RpcError, and no thread waits for ever."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def listening() -> Iterator[tuple[socket.socket, str]]:
         yield bound, f"127.0.0.1:{bound.getsockname()[1]}"
 
 
-def test_a_closed_wire_has_nothing_to_send_and_wakes_all_waiters() -> None:
+def test_closed_wire_has_nothing_to_send_and_wakes_all_waiters() -> None:
     with listening() as (_, address):
         wire = Wire(address, None, 60)
         wire.write(bytes(30 << 20))
@@ -41,11 +41,11 @@ def test_a_closed_wire_has_nothing_to_send_and_wakes_all_waiters() -> None:
 
 
 def test_closing_a_wire_wakes_a_thread_that_begins_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The number of a closed socket is the next one's: who polls it would wait for a stranger.
+    # The number of a closed socket is reused: a thread that polls it would wait for another connection.
     others: list[socket.socket] = []
 
     class Late:
-        """poll(2), between whose two steps another thread closes the wire."""
+        """poll(2), with another thread that closes the wire between its two steps."""
 
         def __init__(self) -> None:
             self._poll = select.poll()
@@ -72,10 +72,10 @@ def test_closing_a_wire_wakes_a_thread_that_begins_to_wait(monkeypatch: pytest.M
         other.close()
 
 
-def test_who_begins_to_wait_while_another_looks_at_the_connection_is_not_forgotten(
+def test_thread_that_waits_during_a_check_of_the_connection_is_woken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A look reads nothing more: without a word nobody would read for the one who thinks that it does.
+    # The check ends without reading on: without a wake-up, the waiting thread would wait for ever.
     with serving() as (_, address), Channel(address) as channel:
         assert channel.call(ECHO, b"first", 60) == b"first"
         link = channel._link
@@ -96,7 +96,7 @@ def test_who_begins_to_wait_while_another_looks_at_the_connection_is_not_forgott
         assert (answers, time.monotonic() - begun < 30) == ([b"mine"], True)
 
 
-def test_a_server_that_dies_under_a_large_write_ends_every_call_as_an_rpc_error() -> None:
+def test_server_that_dies_during_a_large_write_ends_all_calls_with_rpc_errors() -> None:
     outcomes: list[str] = []
 
     def call(channel: Channel, size: int) -> None:
@@ -111,7 +111,7 @@ def test_a_server_that_dies_under_a_large_write_ends_every_call_as_an_rpc_error(
         peer.sendall(WIDE)
         begun.wait(60)
         peer.recv(1000)
-        # Before the peer's connection ends: a call that comes late must not wait where nobody accepts.
+        # Before the connection of the peer ends, so that a late call does not wait for a server that accepts nothing.
         bound.close()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()

@@ -1,4 +1,4 @@
-"""Output that waited goes on, however the transport took what was before it."""
+"""Waiting output continues, however the transport accepted the output before it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUEUE = Limits().queue_bytes
 
 
 class Loop:
-    """Runs what was left for the next turn."""
+    """Runs callbacks in the next turn."""
 
     def __init__(self) -> None:
         self._soon: list[Callable[[], None]] = []
@@ -36,7 +36,7 @@ class Loop:
 
 
 class Pipe:
-    """A transport that pauses as asyncio's do: above the high water mark, until it is below a quarter of it."""
+    """A transport that pauses as in asyncio: above the high-water mark, until it is below a quarter of it."""
 
     def __init__(self) -> None:
         self.protocol: ServerConnection | None = None
@@ -45,7 +45,7 @@ class Pipe:
         self._paused = False
 
     def get_extra_info(self, name: str) -> None:
-        """Nothing is known of the other side."""
+        """There is no information about the other side."""
 
     def set_write_buffer_limits(self, high: int) -> None:
         self._high = high
@@ -78,7 +78,7 @@ class Pipe:
 
 
 @pytest.mark.parametrize("first", [QUEUE // 8, QUEUE // 2 - 50, QUEUE // 2 + 50, 600_000, QUEUE - 200, QUEUE])
-def test_a_stream_continues_when_the_socket_took_all_before_the_transport_paused(first: int) -> None:
+def test_stream_continues_if_the_socket_accepted_all_before_the_pause(first: int) -> None:
     host = SimpleNamespace(
         limits=Limits(), clock=lambda: 0.0, connection_opened=lambda _: None, methods={"/a/b": lambda *_: None}
     )
@@ -94,14 +94,14 @@ def test_a_stream_continues_when_the_socket_took_all_before_the_transport_paused
     call.send(bytes(first))  # type: ignore[attr-defined]
     loop.turn()
     call.send(bytes(5 * QUEUE))  # type: ignore[attr-defined]
-    pipe.drain(QUEUE * 2)  # between the turns, before the flush
+    pipe.drain(QUEUE * 2)  # between two turns, before the flush
     while loop.turn() or pipe.get_write_buffer_size():
         pipe.drain(QUEUE * 2)
     assert call.queued == 0
     assert len(pipe.written) > first + 5 * QUEUE
 
 
-def test_streams_of_many_sizes_end_over_a_small_socket() -> None:
+def test_streams_of_many_sizes_finish_over_a_small_socket() -> None:
     chance = random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
         server, path = TestServer(), Path(folder) / "s"

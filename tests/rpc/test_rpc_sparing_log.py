@@ -1,4 +1,4 @@
-"""What a peer can cause at will fills no disk: few lines of an event in a minute, and the number of the others."""
+"""Events that peers trigger at will cannot fill the disk: few lines per minute, and the number of omitted ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from binlake.rpc import sparinglog
 from binlake.rpc.sparinglog import SparingLog
 
 
-def test_an_event_has_ten_lines_a_minute_and_then_the_number_of_those_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_gets_ten_lines_per_minute_and_then_the_number_of_omitted_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(sparinglog.time, "monotonic", lambda: now[0])
     log = SparingLog()

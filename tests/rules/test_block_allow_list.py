@@ -49,7 +49,7 @@ def test_system_databases_are_always_left_out() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[filter]\nignore-schemas = "x"\n[block-allow-list]\ndo-dbs = "a"', "not by both"),
+        ('[filter]\nignore-schemas = "x"\n[block-allow-list]\ndo-dbs = "a"', "not with both"),
         ('[[filters]]\nschema-pattern = "a"\nevents = ["insrt"]\naction = "Ignore"', "did you mean `insert`"),
         ('[[expression-filter]]\nschema = "a"\ntable = "t"\ninsert-value-expr = "a >"', "expression="),
         (

@@ -302,5 +302,5 @@ def test_long_values_are_read_and_unexpected_answers_are_errors() -> None:
         newest_version(json.dumps({"value": {"error": "region is away"}}))
     with pytest.raises(WireError, match="not a record of a key"):
         newest_version("[]")
-    with pytest.raises(WireError, match="but not what"):
+    with pytest.raises(WireError, match="but not its value"):
         step_of(4, json.dumps({"info": {"writes": [{"start_ts": 8, "commit_ts": 9}]}}))

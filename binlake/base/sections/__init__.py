@@ -1,1 +1,1 @@
-"""Parts of the configuration that other rooms read without it: sections, and the rules of filters and routes."""
+"""Parts of the configuration that other rooms use without `binlake.config`: sections, rules of filters and routes."""

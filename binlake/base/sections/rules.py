@@ -13,31 +13,38 @@ class Filter(Section):
     """Which tables are replicated: the drainer's lists (reference: tidb-binlog 5.6), case-insensitive."""
 
     ignore_schemas: NameList = Field(
-        ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql"), description="databases left out, comma list, ~regex"
+        ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql"),
+        description="databases that are not replicated; comma list, ~regex",
     )
-    ignore_table: tuple[TableName, ...] = Field((), description="tables left out")
+    ignore_table: tuple[TableName, ...] = Field((), description="tables that are not replicated")
     replicate_do_db: NameList = Field((), description="if set, only these databases (or the tables below)")
     replicate_do_table: tuple[TableName, ...] = Field((), description="if set, only these tables (or databases above)")
-    ignore_txn_commit_ts: tuple[TsText, ...] = Field((), description="transactions skipped by commit_ts, in the ledger")
+    ignore_txn_commit_ts: tuple[TsText, ...] = Field(
+        (), description="commit_ts of transactions that are skipped; each skip is recorded in the lake's table `window`"
+    )
     kept_rows: Literal["error", "replace"] = Field(
         "error",
-        description="a rule that leaves rows on the target whose DELETE or UPDATE it dropped, on a table with more than"
-        " one unique key: refuse, or let a later REPLACE remove such a row",
+        description="for a rule that drops DELETE or UPDATE on a table with more than one unique key, so that old rows"
+        " stay at the target: `error` refuses the rule, `replace` allows a later REPLACE to remove such a row",
     )
     renamed_out: Literal["keep", "drop"] = Field(
         "keep",
-        description="a table that a RENAME moves out of the filter: keep it at the target (a later CREATE of its "
-        "name is refused while it exists), or drop it there",
+        description="for a table that a RENAME moves out of the filter: `keep` leaves it at the target (a later CREATE"
+        " of its name is refused while it exists), `drop` drops it there",
     )
 
 
 class BlockAllowList(Section):
-    """DM's form of the same choice; together with the table lists of `[filter]` it is an error."""
+    """Which tables are replicated, as in DM; an error together with the table lists of `[filter]`."""
 
     do_dbs: NameList = Field((), description="if set, only these databases; `*`, `?`, `[a-z]`, or ~regex")
-    do_tables: tuple[TableName, ...] = Field((), description="if set, only these tables, of the databases let through")
-    ignore_dbs: NameList = Field((), description="without do-dbs: databases left out")
-    ignore_tables: tuple[TableName, ...] = Field((), description="tables left out that do-tables does not name")
+    do_tables: tuple[TableName, ...] = Field(
+        (), description="if set, only these tables, in databases that the other lists allow"
+    )
+    ignore_dbs: NameList = Field((), description="databases that are not replicated; only used without do-dbs")
+    ignore_tables: tuple[TableName, ...] = Field(
+        (), description="tables that are not replicated unless do-tables names them"
+    )
 
 
 class EventRule(Section):
@@ -46,30 +53,35 @@ class EventRule(Section):
     schema_pattern: str = Field(min_length=1, description="databases of the source: `*` (last), `?`, `[a-z]`, ~regex")
     table_pattern: str = Field("", description="tables of the source; empty = all tables and the database itself")
     events: tuple[str, ...] = Field((), description="insert, update, delete, create table, …, all dml, none ddl, all")
-    sql_pattern: tuple[str, ...] = Field((), description="regular expressions on DDL text, any of them, any case")
+    sql_pattern: tuple[str, ...] = Field(
+        (), description="regular expressions on DDL text, case-insensitive; one must match"
+    )
     action: Literal["Ignore", "Do", "Error"] = Field(
-        "Do", description="Ignore = drop what matches; Do = drop what does not; Error = stop at what matches"
+        "Do", description="Ignore = drop matching changes; Do = drop all others; Error = stop at a matching change"
     )
 
 
 class ExtractTable(Section):
-    """A column at the target that takes what the regular expression captures in the source table's name."""
+    """A column at the target whose value a regular expression captures from the source table's name."""
 
-    table_regexp: str = Field(description="its capture groups, joined, are the value; no match = empty text")
+    table_regexp: str = Field(description="the value is its capture groups, joined; no match = empty text")
     target_column: str = Field(min_length=1, description="column of the target")
 
 
 class ExtractSchema(Section):
-    """The same of the source database's name."""
+    """A column at the target whose value a regular expression captures from the source database's name."""
 
-    schema_regexp: str = Field(description="its capture groups, joined, are the value; no match = empty text")
+    schema_regexp: str = Field(description="the value is its capture groups, joined; no match = empty text")
     target_column: str = Field(min_length=1, description="column of the target")
 
 
 class ExtractSource(Section):
-    """The same of the source's name: that of feeder.toml (DM's source-id), of a TiDB the replication's."""
+    """A column at the target whose value a regular expression captures from the source's name.
 
-    source_regexp: str = Field(description="its capture groups, joined, are the value; no match = empty text")
+    A feeder's source has its name in feeder.toml (DM's source-id), a TiDB source that of the replication.
+    """
+
+    source_regexp: str = Field(description="the value is its capture groups, joined; no match = empty text")
     target_column: str = Field(min_length=1, description="column of the target")
 
 
@@ -78,39 +90,42 @@ ShardMode = Literal["", "pessimistic", "optimistic"]
 
 
 class RouteRule(Section):
-    """The target's name for tables of the source (DM's table routing)."""
+    """The name at the target of tables of the source (DM's table routing)."""
 
     schema_pattern: str = Field(min_length=1, description="databases of the source: `*` (last), `?`, `[a-z]`, ~regex")
-    table_pattern: str = Field("", description="tables; empty = a rule for the database, weaker than one with tables")
+    table_pattern: str = Field(
+        "", description="tables; empty = a rule for the database; rules with tables take precedence"
+    )
     target_schema: str = Field(
         min_length=1,
-        description="database at the target; `{1}` = what the one group of a ~regex in schema-pattern captures: such a"
-        " rule counts where no other one does",
+        description="database at the target; `{1}` stands for the text that the only group of a ~regex in"
+        " schema-pattern captures; such a rule applies only if no other rule does",
     )
     target_table: str = Field("", description="table at the target; empty = the source's name")
-    extract_table: ExtractTable | None = Field(None, description="a column for the source table")
-    extract_schema: ExtractSchema | None = Field(None, description="a column for the source database")
-    extract_source: ExtractSource | None = Field(None, description="a column for the source")
+    extract_table: ExtractTable | None = Field(None, description="a column with the source table's name")
+    extract_schema: ExtractSchema | None = Field(None, description="a column with the source database's name")
+    extract_source: ExtractSource | None = Field(None, description="a column with the source's name")
 
 
 class DdlReplacement(Section):
-    """One DDL of the source for which the target runs another statement (docs/understand/target-mapping.md)."""
+    """A DDL of the source that the target replaces by another statement (docs/understand/target-mapping.md)."""
 
     commit_ts: TsText = Field(description="commit_ts of the DDL")
-    sql: str = Field(min_length=1, description="one DDL statement in the target's dialect, in the DDL's database")
+    sql: str = Field(min_length=1, description="one DDL statement in the target's dialect, run in the DDL's database")
 
 
 class DdlInjection(Section):
-    """One statement of the target's own, before the first change at or behind a commit_ts.
+    """A statement that runs only at the target, before the first change at or after a commit_ts.
 
-    docs/understand/target-mapping.md says how it is placed.
+    docs/understand/target-mapping.md says exactly when it runs.
     """
 
     commit_ts: PlaceText = Field(
-        description="it runs before the DDL or rows committed at this time, and after everything earlier"
+        description="commit_ts: the statement runs after all earlier changes, and before the DDL or rows with this"
+        " commit_ts"
     )
     sql: str = Field(min_length=1, description="one DDL statement in the target's dialect")
-    db: str = Field(min_length=1, description="database of the target that bare names mean")
+    db: str = Field(min_length=1, description="database of the target for names without a database")
 
 
 class ExpressionRule(Section):
@@ -128,21 +143,22 @@ class ExpressionRule(Section):
         update = self.update_old_value_expr or self.update_new_value_expr
         given = sum(map(bool, (self.insert_value_expr, update, self.delete_value_expr)))
         if given != 1:
-            raise ValueError("one rule has the expressions of one kind of change: insert, update or delete")
+            raise ValueError("a rule may have expressions for only one kind of change: insert, update or delete")
         return self
 
 
 class Loopback(Section):
-    """Two replications in opposite directions: what one of them wrote, the other leaves out (tidb-binlog 5.11)."""
+    """Two replications in opposite directions: each leaves out what the other one wrote (tidb-binlog 5.11)."""
 
     loopback_control: bool = Field(
-        False, description="mark the transactions that this replication writes, and leave out those with its mark"
+        False, description="mark the transactions that this replication writes, and leave out those that have the mark"
     )
-    channel_id: int = Field(0, ge=0, description="the same number on both sides; each pair has its own")
-    mark_schema: str = Field("retl", min_length=1, description="database of the mark table, on both sides")
+    channel_id: int = Field(0, ge=0, description="the same number on both sides, another one for each pair")
+    mark_schema: str = Field("retl", min_length=1, description="database of the mark table, the same on both sides")
     mark_table: str = Field("_drainer_repl_mark", min_length=1, description="the mark table")
     sync_ddl: bool | None = Field(
-        None, description="copy DDL; with loopback-control it must be set: true on one side, false on the other"
+        None,
+        description="whether DDL is replicated; required with loopback-control: true on one side, false on the other",
     )
 
     @model_validator(mode="after")
@@ -153,5 +169,5 @@ class Loopback(Section):
 
     @property
     def copies_ddl(self) -> bool:
-        """True when DDL runs on the target."""
+        """True if DDL runs on the target."""
         return self.sync_ddl is not False

@@ -1,4 +1,4 @@
-"""What the sections of a replication's TOML share: kebab-case keys, frozen values, every unknown key refused."""
+"""The common base of all sections of a replication's TOML: kebab-case keys, frozen values, no unknown keys."""
 
 from __future__ import annotations
 

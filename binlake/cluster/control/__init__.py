@@ -1,1 +1,1 @@
-"""Commands of an operator over pumps and consumers: the names and habits of binlogctl (tidb-binlog 3.4)."""
+"""Operator's commands for pumps and consumers, with the names and behaviour of binlogctl (tidb-binlog 3.4)."""

@@ -1,6 +1,6 @@
-"""`binlake pumps`, `drainers`, `update-pump`, `pause-pump`, …: binlogctl's commands, one each (tidb-binlog 3.4).
+"""`binlake pumps`, `drainers`, `update-pump`, `pause-pump`, …: one command for each of binlogctl (tidb-binlog 3.4).
 
-Options may be written `--pd-urls` or, as the original has them, `-pd-urls`.
+Options may be written `--pd-urls` or, as in the original, `-pd-urls`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,16 @@ def add_option(parser: argparse.ArgumentParser, name: str, **options: object) ->
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Declare `--pd-urls`, and `--ssl-ca`, `--ssl-cert`, `--ssl-key` for a cluster that speaks TLS."""
+    """Declare `--pd-urls`, and `--ssl-ca`, `--ssl-cert`, `--ssl-key` for a cluster with TLS."""
     add_option(
-        parser, "pd-urls", default="http://127.0.0.1:2379", metavar="URLS", help="PD, comma list (default %(default)s)"
+        parser,
+        "pd-urls",
+        default="http://127.0.0.1:2379",
+        metavar="URLS",
+        help="addresses of PD, comma list (default %(default)s)",
     )
     for name, text in (
-        ("ca", "authority of the cluster's certificates"),
+        ("ca", "CA of the cluster's certificates"),
         ("cert", "own certificate"),
         ("key", "its key"),
     ):
@@ -47,7 +51,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def tls_of(args: argparse.Namespace) -> Tls | None:
-    """The files given; None when there are none."""
+    """The given TLS files; None if there are none."""
     return Tls.of(args.ssl_ca, args.ssl_cert, args.ssl_key)
 
 
@@ -65,7 +69,7 @@ def add_token(parser: argparse.ArgumentParser) -> None:
 
 
 def token_of(args: argparse.Namespace) -> str:
-    """The token in the file given; empty without one. Raises ConfigError."""
+    """The token in the given file; empty without a file. Raises ConfigError."""
     if args.token_file is None:
         return ""
     try:
@@ -94,21 +98,22 @@ class _Listing(abc.ABC):
     help = "list the nodes"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """PD, what to show, and how."""
+        """Declare PD, and what to show and how."""
         add_cluster(parser)
-        add_option(parser, "show-offline-nodes", action="store_true", help="show nodes that are offline, too")
+        add_option(parser, "show-offline-nodes", action="store_true", help="also show nodes that are offline")
         add_option(
             parser,
             "heartbeat-interval",
             type=float,
             default=_HEARTBEAT_S,
             metavar="SECONDS",
-            help="the nodes' heartbeat interval: a node that missed three is shown as stale (default %(default)s)",
+            help="the nodes' heartbeat interval: a node that has missed three heartbeats is shown as stale (default"
+            " %(default)s)",
         )
         add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Print them."""
+        """Print the nodes."""
         with open_registry(args) as registry, open_pd(args) as pd:
             nodes = self._nodes(registry)
             now, cluster = pd.tso(), pd.cluster_id()
@@ -142,7 +147,7 @@ class _Listing(abc.ABC):
 
     @abc.abstractmethod
     def _nodes(self, registry: Registry) -> Sequence[NodeStatus]:
-        """The nodes of its kind."""
+        """The nodes of this command's kind."""
 
 
 def _remark(node: NodeStatus, now: int, *, stale: bool) -> str:
@@ -181,12 +186,12 @@ class DrainersCommand(_Listing):
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
     add_cluster(parser)
-    add_option(parser, "node-id", required=True, metavar="NODE", help="its name in the registry")
+    add_option(parser, "node-id", required=True, metavar="NODE", help="the node's name in the registry")
 
 
 class _Update:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Node and state."""
+        """Declare the node and the state."""
         _add_node(parser)
         add_option(parser, "state", required=True, help="online, pausing, paused, closing or offline")
 
@@ -194,10 +199,10 @@ class _Update:
 class UpdatePumpCommand(_Update):
     """`binlake update-pump`."""
 
-    help = "rewrite a pump's state in the registry, whatever the pump does (unsafe: see the runbook)"
+    help = "rewrite a pump's state in the registry, regardless of what the pump does (unsafe: see the runbook)"
 
     def run(self, args: argparse.Namespace) -> int:
-        """Rewrite it, and warn about binlogs that are lost by it."""
+        """Rewrite the state, and warn about binlogs that get lost."""
         with open_registry(args) as registry, open_pd(args) as pd:
             before = registry.set_pump_state(args.node_id, args.state)
             lost = unread_range(before, registry.drainers()) if args.state == "offline" else ""
@@ -218,10 +223,10 @@ class UpdatePumpCommand(_Update):
 class UpdateDrainerCommand(_Update):
     """`binlake update-drainer`."""
 
-    help = "rewrite a consumer's state in the registry, whatever it does"
+    help = "rewrite a consumer's state in the registry, regardless of what it does"
 
     def run(self, args: argparse.Namespace) -> int:
-        """Rewrite it."""
+        """Rewrite the state."""
         with open_registry(args) as registry:
             before = registry.set_drainer_state(args.node_id, args.state)
         print(f"drainer {args.node_id}: {before.state} -> {args.state}")
@@ -231,18 +236,18 @@ class UpdateDrainerCommand(_Update):
 
 
 class _Action:
-    """Asks a node to leave, over its HTTP page."""
+    """Asks a node over HTTP to pause or to go offline."""
 
     help = "ask a node to pause or to go offline"
     action = ""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The node."""
+        """Declare the node."""
         _add_node(parser)
         add_token(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Ask it; it acts after its answer."""
+        """Ask the node, which acts after it has answered."""
         with open_registry(args) as registry:
             node = self._node(registry, args.node_id)
             self._apply(registry, node, args)
@@ -264,7 +269,7 @@ class _Action:
 class PausePumpCommand(_Action):
     """`binlake pause-pump`."""
 
-    help = "stop a pump that will come back: its data is still needed"
+    help = "stop a pump that will be started again: its data is still needed"
     action = "pause"
 
 
@@ -293,7 +298,7 @@ class OfflinePumpCommand(_Action):
 class PauseDrainerCommand(_Action):
     """`binlake pause-drainer`."""
 
-    help = "stop an original drainer that will come back"
+    help = "stop an original drainer that will be started again"
     action = "pause"
 
     def _node(self, registry: Registry, node_id: str) -> NodeStatus:
@@ -305,7 +310,7 @@ class PauseDrainerCommand(_Action):
     def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
         if not node.host:
             raise Permanent(
-                "this consumer is a replication of Binlake: no process to pause",
+                "this consumer is a replication of Binlake, which has no process to pause",
                 where={"drainer": node.node_id, "state": node.state},
                 hint="pause its DAG in Airflow",
             )
@@ -322,19 +327,19 @@ class OfflineDrainerCommand(PauseDrainerCommand):
         if node.host:
             super()._apply(registry, node, args)
             return
-        # A replication has no process: there is only its entry (S0-74).
+        # A replication has no process, only its entry (S0-74).
         registry.set_drainer_state(node.node_id, "offline")
         print(f"drainer {node.node_id}: {node.state} -> offline; pumps that close no longer wait for it")
 
 
 def _is_original(node: NodeStatus, tls: Tls | None) -> bool:
-    """Whether a pump is an original one: it has no Info service."""
+    """Whether a pump is an original one, which has no Info service."""
     try:
         PumpReader(node.host, 0, timeout_s=_HEARTBEAT_S, tls=tls).info()
     except WireError:
         return True
     except BinlakeError:
-        return False  # it does not answer: the request that follows will say so
+        return False  # the pump does not answer: the next request reports that
     return False
 
 

@@ -1,4 +1,4 @@
-"""Calls a node over its pages: an answer is the envelope `{message, code, data}`, code 200 = done (2.13)."""
+"""Calls a node over HTTP: an answer is the envelope `{message, code, data}`, code 200 = done (2.13)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _DONE = 200
 
 
 def ask(method: str, host: str, path: str, tls: Tls | None = None, *, token: str = "") -> dict[str, Any]:
-    """The envelope that the node at `host` (HOST:PORT) answers, by HTTPS with `tls`; `token`: sent if not empty.
+    """Call the node at `host` (HOST:PORT), by HTTPS with `tls`; `token` is sent if not empty. Returns the envelope.
 
-    Raises Permanent when the node refuses, SourceUnavailable when it cannot be reached, UnknownOutcome when it was
-    asked and did not answer.
+    Raises Permanent if the node refuses, SourceUnavailable if it cannot be reached, UnknownOutcome if it got the
+    request and did not answer.
     """
     context = True if tls is None else tls.http_context()
     url = f"{'http' if tls is None else 'https'}://{host}{path}"

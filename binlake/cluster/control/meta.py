@@ -1,4 +1,4 @@
-"""`binlake generate_meta`: the savepoint a new original drainer starts from (tidb-binlog 3.4)."""
+"""`binlake generate_meta`: writes the savepoint from which a new original drainer starts (tidb-binlog 3.4)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ class GenerateMetaCommand:
     help = "write a savepoint file with PD's newest timestamp"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """PD, the folder, and a time zone for people."""
+        """Declare PD, the folder, and a time zone for the shown time."""
         add_cluster(parser)
         add_option(
             parser, "data-dir", type=Path, default=Path("binlog_position"), help="folder of the file `savepoint`"
         )
-        add_option(parser, "time-zone", default="", metavar="ZONE", help="add the time there, such as Asia/Tokyo")
+        add_option(
+            parser, "time-zone", default="", metavar="ZONE", help="also write the time in this zone, such as Asia/Tokyo"
+        )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Write it and print it."""
+        """Write the savepoint, and print it."""
         with open_pd(args) as pd:
             ts = pd.tso()
         lines = [f"commitTS = {ts}"]
@@ -41,4 +43,6 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError):
-        raise ConfigError("unknown time zone", where={"time-zone": name}, hint="such as Asia/Tokyo or UTC") from None
+        raise ConfigError(
+            "unknown time zone", where={"time-zone": name}, hint="use a name such as Asia/Tokyo or UTC"
+        ) from None

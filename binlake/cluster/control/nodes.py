@@ -1,4 +1,4 @@
-"""What the registry's entries tell an operator: which nodes are stale, and what a forced offline loses."""
+"""Evaluates the registry's entries for an operator: which nodes are stale, and what a forced offline loses."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def is_stale(node: NodeStatus, now_ts: int, heartbeat_s: float) -> bool:
 
 
 def is_ahead(node: NodeStatus, now_ts: int) -> bool:
-    """Whether a node reports a commit_ts that PD has not issued yet: it has a binlog from the future."""
+    """Whether a node reports a commit_ts that PD has not issued yet, that is, has a binlog from the future."""
     return node.max_commit_ts > now_ts + tso.FUTURE_SLACK
 
 
 def node_as_json(node: NodeStatus, now_ts: int, *, stale: bool) -> dict[str, Any]:
-    """One node as JSON of our own: the registry's names, timestamps as decimal strings."""
+    """One node as JSON of Binlake: the registry's names, timestamps as decimal strings."""
     return {
         "nodeId": node.node_id,
         "host": node.host,
@@ -40,12 +40,12 @@ def node_as_json(node: NodeStatus, now_ts: int, *, stale: bool) -> dict[str, Any
 
 
 def time_of(ts: int) -> str:
-    """UTC time of `ts` to the second; empty for none."""
+    """UTC time of `ts` to the second; empty if `ts` is 0."""
     return tso.to_datetime(ts).strftime("%Y-%m-%d %H:%M:%S") if ts else ""
 
 
 def unread_range(pump: NodeStatus, drainers: Sequence[NodeStatus]) -> str:
-    """The commit_ts range that consumers have not read from `pump`, in words; empty = they have all."""
+    """The commit_ts range that consumers have not read from `pump`, as text; empty if they have read all."""
     positions = [drainer.max_commit_ts for drainer in drainers if drainer.state != "offline"]
     if not positions:
         return f"everything it holds, up to {pump.max_commit_ts}: no consumer is registered"
@@ -55,7 +55,7 @@ def unread_range(pump: NodeStatus, drainers: Sequence[NodeStatus]) -> str:
 
 
 def format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns, never cropped."""
+    """A table with aligned columns, which are never cropped."""
     widths = [max(len(row[at]) for row in [titles, *rows]) for at in range(len(titles))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [titles, *rows]]
     return "\n".join(line.rstrip() for line in lines)

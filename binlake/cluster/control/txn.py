@@ -1,4 +1,4 @@
-"""`binlake txn`: shows a pump's binlogs of a transaction; decides one whose outcome no source has (hazards R-07)."""
+"""`binlake txn`: shows a pump's binlogs; decides a transaction whose outcome no source can report (hazards R-07)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from binlake.errors import BinlakeError, ConfigError, Permanent
 
 
 class TxnCommand:
-    """Look at a stored binlog, or decide an orphan prewrite."""
+    """Show a stored binlog, or decide an orphan prewrite."""
 
     help = "show a stored binlog; decide a prewrite whose outcome no source can report"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """`show TS`, `list`, `resolve START_TS...` and `give-up START_TS`."""
+        """Declare `show TS`, `list`, `resolve START_TS...` and `give-up START_TS`."""
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         show = actions.add_parser("show", help="print a binlog: a prewrite by its start_ts, a commit by its commit_ts")
         show.add_argument("ts", type=_parse_ts, help="its key")
@@ -37,24 +37,31 @@ class TxnCommand:
             help="start_ts of prewrites without a commit or rollback",
         )
         outcome = resolve.add_mutually_exclusive_group(required=True)
-        outcome.add_argument("--commit-ts", type=_parse_ts, metavar="TS", help="it committed at TS (one START_TS)")
-        outcome.add_argument("--rolled-back", action="store_true", help="rolled back: their rows are dropped")
+        outcome.add_argument(
+            "--commit-ts", type=_parse_ts, metavar="TS", help="the transaction committed at TS (only with one START_TS)"
+        )
+        outcome.add_argument(
+            "--rolled-back", action="store_true", help="the transactions were rolled back: drop their rows"
+        )
         give_up = actions.add_parser("give-up", help="skip a commit whose prewrite is lost; this cannot be undone")
         give_up.add_argument(
-            "ts", type=_parse_ts, metavar="START_TS", help="its start_ts, as the failing pull reports it"
+            "ts",
+            type=_parse_ts,
+            metavar="START_TS",
+            help="the start_ts of the transaction, as the failing pull reports it",
         )
         give_up.add_argument("--commit-ts", type=_parse_ts, required=True, metavar="TS", help="its commit_ts")
         give_up.add_argument(
-            "--accept-loss", action="store_true", help="confirm it: unless another pump has them, its rows are lost"
+            "--accept-loss", action="store_true", help="confirm the loss of its rows, unless another pump has them"
         )
         for command in (resolve, give_up):
             add_token(command)
         for command in (show, waiting, resolve, give_up):
             add_cluster(command)
-            add_option(command, "pump", required=True, metavar="NODE", help="node id of the pump that holds it")
+            add_option(command, "pump", required=True, metavar="NODE", help="node id of the pump that stores it")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Ask the pump."""
+        """Send the request to the pump, and print the answer."""
         with open_registry(args) as registry:
             entry = registry.pump(args.pump)
         if entry is None:
@@ -85,7 +92,7 @@ def _list(args: argparse.Namespace, host: str) -> int:
 
 def _resolve(args: argparse.Namespace, host: str) -> int:
     if args.commit_ts and len(args.ts) > 1:
-        raise ConfigError("one commit_ts belongs to one transaction", hint="name one START_TS, or use --rolled-back")
+        raise ConfigError("a commit_ts belongs to only one transaction", hint="name one START_TS, or use --rolled-back")
     outcome = "rollback" if args.rolled_back else f"commit/{args.commit_ts}"
     token, refused = token_of(args), list[BinlakeError]()
     for ts in args.ts:

@@ -1,7 +1,6 @@
-"""Whether PD answers: it gives a timestamp, or it counts as unavailable (S3-10).
+"""Checks whether PD is available, which means that it gives a timestamp (S3-10).
 
-That it gives the cluster's id proves nothing: a member of a PD without a leader still does, and no window can be
-planned.
+Giving the cluster's id is not enough: a member of a PD without a leader still does, but no window can be planned.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 def pd_answers(source: Source) -> bool:
-    """Whether PD of `source` gives a timestamp. Raises Permanent when it answers and refuses: another cluster."""
+    """Whether PD of `source` gives a timestamp. Raises Permanent if it belongs to another cluster."""
     try:
         with open_placement(source) as placement:
             placement.pd.tso()

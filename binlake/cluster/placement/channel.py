@@ -1,4 +1,4 @@
-"""Channels to PD: any of a list of URLs may answer, https:// ones by TLS; every error names them all."""
+"""Channels to PD: any URL of a list may answer, https:// ones by TLS; every error names all URLs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),
-    # A machine that vanishes closes no connection: streams notice by pings, as PD's own clients do.
+    # A machine that fails does not close its connections: streams detect it by pings, as PD's own clients do.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -34,18 +34,18 @@ Answer = TypeVar("Answer")
 
 
 def parse_urls(urls: Sequence[str]) -> list[tuple[str, bool]]:
-    """`host:port` of each URL, and whether it speaks TLS. Raises ConfigError for no URL at all."""
+    """`host:port` of each URL, and whether it uses TLS. Raises ConfigError if there is no URL."""
     addresses = [url.strip().rstrip("/") for url in urls if url.strip()]
     if not addresses:
-        hint = "http://host:port or https://host:port, comma list"
-        raise ConfigError("unusable PD address", where={"pd-urls": ",".join(urls)}, hint=hint)
+        hint = "use http://host:port or https://host:port, or a comma list of them"
+        raise ConfigError("invalid address of PD", where={"pd-urls": ",".join(urls)}, hint=hint)
     return [(url.removeprefix("https://").removeprefix("http://"), url.startswith("https://")) for url in addresses]
 
 
 def connect(urls: Sequence[str], timeout_s: float, tls: Tls | None = None) -> grpc.Channel:
-    """A channel to the first address that answers within `timeout_s` seconds; `tls` is for those of https://.
+    """A channel to the first address that answers within `timeout_s` seconds; `tls` applies to https:// addresses.
 
-    Raises SourceUnavailable; ConfigError for files that cannot be used, and for files beside an http:// address.
+    Raises SourceUnavailable; ConfigError for unusable TLS files, and for TLS files with an http:// address.
     """
     return connect_serving(urls, timeout_s, lambda _: None, tls)[0]
 
@@ -53,18 +53,18 @@ def connect(urls: Sequence[str], timeout_s: float, tls: Tls | None = None) -> gr
 def connect_serving(
     urls: Sequence[str], timeout_s: float, first_call: Callable[[grpc.Channel], Answer], tls: Tls | None = None
 ) -> tuple[grpc.Channel, Answer]:
-    """A channel to the first address that can serve, and what `first_call` got there; raises as `connect`.
+    """A channel to the first address that can serve, and the result of `first_call` there; raises as `connect`.
 
-    A server that accepts the connection may not serve: a member without a quorum, a proxy without a backend. Then
-    `first_call` raises a BinlakeError; that of the last address is raised when none serves.
+    A server that accepts the connection may not be able to serve: a member without a quorum, a proxy without a
+    backend. Then `first_call` raises a BinlakeError; if no address serves, the error of the last one is raised.
     """
     last: BinlakeError = unavailable_error(urls, f"no answer within {timeout_s:g} s")
     addresses = parse_urls(urls)
     if tls is not None and not all(encrypted for _, encrypted in addresses):
         raise ConfigError(
-            "TLS is configured, but PD would be called without it",
+            "TLS is configured, but an address of PD is http://",
             where={"pd-urls": ",".join(urls)},
-            hint="write the addresses of PD as https://, or remove the files from `security`",
+            hint="use https:// in the addresses of PD, or remove the files from `security`",
         )
     for target, encrypted in addresses:
         channel = open_channel(target, (tls or Tls()) if encrypted else None)
@@ -83,14 +83,14 @@ def connect_serving(
 
 
 def open_channel(target: str, tls: Tls | None) -> grpc.Channel:
-    """A channel to HOST:PORT, by TLS if given; it connects by itself. Raises ConfigError."""
+    """A channel to HOST:PORT, by TLS if given; it connects when it is used. Raises ConfigError."""
     if tls is None:
         return grpc.insecure_channel(target, options=OPTIONS)
     return grpc.secure_channel(target, _credentials(tls), options=OPTIONS)
 
 
 def _credentials(tls: Tls) -> grpc.ChannelCredentials:
-    tls.client_context()  # reports unusable files, which grpcio does not
+    tls.client_context()  # reports unusable files, unlike grpcio
     ca, key, cert = (None if file is None else file.read_bytes() for file in (tls.ca, tls.key, tls.cert))
     return grpc.ssl_channel_credentials(ca, key, cert)
 
@@ -104,7 +104,7 @@ def unavailable_error(urls: Sequence[str], why: object) -> SourceUnavailable:
 
 
 def call_error(urls: Sequence[str], error: grpc.RpcError) -> BinlakeError:
-    """What a failed call means: Permanent when the server answered and refused, else SourceUnavailable."""
+    """The error for a failed call: Permanent if the server answered and refused, else SourceUnavailable."""
     if error.code() not in _REFUSED:
         return unavailable_error(urls, error)
     return Permanent(f"PD refused: {error.details()} ({error.code().name})", where={"pd-urls": ",".join(urls)})

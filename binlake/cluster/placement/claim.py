@@ -1,7 +1,8 @@
 """A name that one process at a time owns: a key in etcd that ends with its owner's lease.
 
-A process that starts while another lives waits for the length of a lease, then is refused; a crashed one is waited for
-as long. A holder that was away for longer than its lease finds at its next renewal whether another process came.
+A process that starts while another one owns the name waits for the length of a lease, in case that one has crashed, and
+is then refused. An owner that was suspended for longer than its lease learns at its next renewal whether another
+process has taken the name.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from binlake.errors import BinlakeError, Fenced, Permanent
 log = structlog.get_logger(__name__)
 
 _POLL_S = 0.2
-_MARGIN_S = 3.0  # how late a server may end a lease
+_MARGIN_S = 3.0  # how long after its expiry a server may end a lease
 
 
 class EtcdClaim:
-    """A claim on one name. `store`: the data behind it; a holder with the same store is dead: its directory was locked.
+    """A claim on one name. `store`: id of the data directory; since this process has locked the directory, another
+    holder with the same store has ended.
 
     `where`: address of the holder, for people. `ttl_s`: of the lease. Methods raise SourceUnavailable.
     """
@@ -36,7 +38,7 @@ class EtcdClaim:
         self._lease = 0
 
     def take(self) -> None:
-        """Acquire the name. Raises Permanent when another live process has it."""
+        """Acquire the name. Raises Permanent if another live process has it."""
         give_up_at = time.monotonic() + self._ttl_s + _MARGIN_S
         while True:
             entry = self._etcd.get(self._key)
@@ -47,13 +49,13 @@ class EtcdClaim:
                 raise Permanent(
                     "another process runs under this node id, at the same address or another one",
                     where={"node": self._name, "its_store": _part(entry, 0), "its_addr": _part(entry, 2)},
-                    hint="one process per node id: stop the other one, or choose another --node-id",
+                    hint="only one process may have a node id: stop the other one, or choose another --node-id",
                 )
             else:
                 time.sleep(_POLL_S)
 
     def renew(self) -> None:
-        """Keep the name. Raises Fenced when another process has it now."""
+        """Renew the lease. Raises Fenced if another process has the name now."""
         entry = self._etcd.get(self._key)
         if entry is not None and entry.value == self._value and self._etcd.lease_keep_alive(self._lease) > 0:
             return
@@ -65,7 +67,7 @@ class EtcdClaim:
         raise Fenced(
             "another process took this node id: this process must stop serving",
             where={"node": self._name, "its_store": _part(entry, 0), "its_addr": _part(entry, 2)},
-            hint="two processes run with one node id; give each its own",
+            hint="two processes run with one node id; give each of them another one",
         )
 
     def release(self) -> None:
@@ -77,8 +79,8 @@ class EtcdClaim:
             log.warning("claim_left_to_its_lease", name=self._name, seconds=self._ttl_s, error=str(error))
 
     def _replace_entry(self, entry: KeyValue | None) -> bool:
-        """Replace the entry that was found, with a new lease; False when it was changed meanwhile."""
-        self._lease = self._etcd.lease_grant(self._ttl_s)  # the previous one expires
+        """Replace the entry that was read, with a new lease; False if it has changed since."""
+        self._lease = self._etcd.lease_grant(self._ttl_s)  # the previous lease expires by itself
         revision = entry.mod_revision if entry else 0
         return self._etcd.put_if(self._key, self._value, mod_revision=revision, lease=self._lease)
 

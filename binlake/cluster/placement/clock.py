@@ -1,4 +1,4 @@
-"""Leads the clock of an embedded PD during a replay (proto/binlake/wire/clock.proto)."""
+"""Controls the clock of an embedded PD during a replay (proto/binlake/wire/clock.proto)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from binlake.wire.clock_pb2_grpc import ClockStub
 class ClockClient:
     """Thread-safe.
 
-    Raises SourceUnavailable; ConfigError for a bound that PD has passed, and for a PD whose clock is not led (a real
+    Raises SourceUnavailable; ConfigError for a bound that PD has passed, and for a PD whose clock cannot be led (a real
     one).
     """
 
@@ -26,11 +26,11 @@ class ClockClient:
         self._stub = ClockStub(self._channel)
 
     def lead(self, bound: int) -> int:
-        """From now on every timestamp is below `bound`; the last one given so far."""
+        """Keep all timestamps below `bound` from now on; returns the last timestamp given so far."""
         return self._send(LeadReq(ts=bound, hold=True))
 
     def release(self) -> int:
-        """The clock runs on at real pace; the last timestamp given so far."""
+        """Let the clock continue at real pace; returns the last timestamp given so far."""
         return self._send(LeadReq(hold=False))
 
     def close(self) -> None:

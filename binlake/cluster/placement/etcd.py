@@ -1,4 +1,4 @@
-"""An etcd v3 client with what a registry needs; works against PD's etcd, a plain etcd and the embedded PD."""
+"""An etcd v3 client with the calls that a registry needs, for PD's etcd, a plain etcd and the embedded PD."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 class EtcdClient:
-    """Thread-safe; connects at the first call, and again after the server went away, to the first URL that serves a
+    """Thread-safe. Connects at the first call, and again after a lost connection, to the first URL that serves a
     linearizable read.
 
-    Calls raise SourceUnavailable, or Permanent when the server refuses. After SourceUnavailable a write may or may not
-    have been done: a caller that must know reads again.
+    Calls raise SourceUnavailable, or Permanent if the server refuses. After SourceUnavailable a write may or may not
+    have been done: a caller that must know has to read again.
     """
 
     def __init__(self, urls: Sequence[str], timeout_s: float = 5.0, *, tls: Tls | None = None) -> None:
@@ -45,7 +45,7 @@ class EtcdClient:
         return entries[0] if entries else None
 
     def prefix(self, prefix: bytes) -> tuple[list[pb.KeyValue], int]:
-        """The entries below `prefix` by key, and the revision they are of (linearizable)."""
+        """The entries below `prefix` by key, and their revision (linearizable)."""
         answer = self.range(
             pb.RangeRequest(key=prefix, range_end=prefix_end(prefix), sort_order=pb.RangeRequest.ASCEND)
         )
@@ -57,12 +57,12 @@ class EtcdClient:
         return answer
 
     def put(self, key: bytes, value: bytes, lease: int = 0) -> int:
-        """KV.Put; the revision."""
+        """KV.Put; returns the revision."""
         revision: int = self._call(rpc.PUT, pb.PutRequest(key=key, value=value, lease=lease)).header.revision
         return revision
 
     def delete(self, key: bytes, range_end: bytes = b"") -> int:
-        """KV.DeleteRange; how many were there."""
+        """KV.DeleteRange; returns the number of deleted keys."""
         deleted: int = self._call(rpc.DELETE_RANGE, pb.DeleteRangeRequest(key=key, range_end=range_end)).deleted
         return deleted
 
@@ -78,26 +78,26 @@ class EtcdClient:
         return answer
 
     def put_if(self, key: bytes, value: bytes, *, mod_revision: int, lease: int = 0) -> bool:
-        """Put `key` only when its ModRevision is `mod_revision` (0 = it does not exist); True when done."""
+        """Put `key` only if its ModRevision is `mod_revision` (0 = it does not exist); True if done."""
         compare = pb.Compare(result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=key, mod_revision=mod_revision)
         put = pb.RequestOp(request_put=pb.PutRequest(key=key, value=value, lease=lease))
         return self.txn([compare], [put]).succeeded
 
     def watch(self, prefix: bytes, start_revision: int = 0) -> Watch:
-        """Changes below `prefix`, from `start_revision` on (0 = from now)."""
+        """Watch changes below `prefix`, from `start_revision` on (0 = from now)."""
         return Watch(self._open(), self._urls, prefix, start_revision, self._timeout_s)
 
     def lease_grant(self, ttl_s: int, lease_id: int = 0) -> int:
-        """Lease.LeaseGrant; the lease's id."""
+        """Lease.LeaseGrant; returns the lease's id."""
         granted: int = self._call(rpc.LEASE_GRANT, pb.LeaseGrantRequest(TTL=ttl_s, ID=lease_id)).ID
         return granted
 
     def lease_revoke(self, lease_id: int) -> None:
-        """Lease.LeaseRevoke: its keys go with it."""
+        """Lease.LeaseRevoke, which also deletes the keys of the lease."""
         self._call(rpc.LEASE_REVOKE, pb.LeaseRevokeRequest(ID=lease_id))
 
     def lease_keep_alive(self, lease_id: int) -> int:
-        """One round of Lease.LeaseKeepAlive; the seconds left, 0 or less when the lease is gone."""
+        """One round of Lease.LeaseKeepAlive; returns the seconds left, 0 or less if the lease has ended."""
         method, channel = rpc.LEASE_KEEP_ALIVE, self._open()
         call = channel.stream_stream(
             method.path, request_serializer=_bytes, response_deserializer=method.response.FromString
@@ -124,7 +124,7 @@ class EtcdClient:
 
     def _check_serving(self, channel: grpc.Channel) -> None:
         if len(self._urls) == 1:
-            return  # there is no other: the call itself will show it
+            return  # there is no other URL: the call itself will show whether it serves
         read = channel.unary_unary(
             rpc.RANGE.path, request_serializer=_bytes, response_deserializer=rpc.RANGE.response.FromString
         )
@@ -143,20 +143,20 @@ class EtcdClient:
         except grpc.RpcError as error:
             raise self._handle_failure(channel, error) from None
         except ValueError:
-            # grpc raises this when another thread closed the channel.
+            # grpc raises this if another thread has closed the channel.
             raise unavailable_error(self._urls, "the connection was closed") from None
 
     def _handle_failure(self, channel: grpc.Channel, error: grpc.RpcError) -> BinlakeError:
         failure = call_error(self._urls, error)
         with self._lock:
-            # Calls and watches of other threads may still work: they end with their own errors.
+            # Calls and watches of other threads may still work, or end with their own errors.
             if isinstance(failure, SourceUnavailable) and self._channel is channel:
                 self._channel = None
         return failure
 
 
 class Watch:
-    """A running watch: iterate it for (revision, event); `cancel` ends it."""
+    """A running watch: iterate over it for (revision, event); `cancel` ends it."""
 
     def __init__(
         self, channel: grpc.Channel, urls: Sequence[str], prefix: bytes, start_revision: int, timeout_s: float
@@ -178,7 +178,7 @@ class Watch:
     def __iter__(self) -> Iterator[tuple[int, pb.Event]]:
         """(revision, event) in order, until `cancel`.
 
-        Raises SourceUnavailable when the server goes away, LostRange when the start revision was compacted.
+        Raises SourceUnavailable if the connection is lost, LostRange if the start revision has been compacted.
         """
         try:
             for answer in itertools.chain([self._first], self._call):
@@ -219,7 +219,7 @@ class Watch:
 
     def _requests(self, first: pb.WatchRequest) -> Iterator[pb.WatchRequest]:
         yield first
-        # The stream must stay open on our side as long as the watch lives.
+        # Our side of the stream must stay open as long as the watch runs.
         self._ended.wait()
 
 

@@ -1,4 +1,4 @@
-"""Mutual exclusion between machines by an etcd lease: the key names the holder and ends with it."""
+"""Mutual exclusion between machines by an etcd lease: the key names the holder, and ends with its lease."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class EtcdLock:
         self._release()
 
     def check(self) -> None:
-        """Raises Fenced when the lease may have expired: another process may hold the lock by now."""
+        """Raises Fenced if the lease may have expired, so that another process may hold the lock by now."""
         if time.monotonic() >= self._held_until:
             raise Fenced("the lock's lease was not renewed in time", where={"lock": self._key.decode()})
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Placement:
-    """PD's own API, the registry in its etcd, and `tls`, which is towards the pumps too."""
+    """PD's own API, the registry in its etcd, and `tls`, which also applies to pumps."""
 
     pd: PdClient
     registry: Registry
@@ -27,7 +27,7 @@ class Placement:
 
 @contextmanager
 def open_placement(source: Source) -> Iterator[Placement]:
-    """PD of `source`, which refuses any cluster but `source.cluster-id`. Each part connects when it is first asked."""
+    """PD of `source`; any cluster other than `source.cluster-id` is refused. Each part connects at its first call."""
     expected = source.expected_cluster or None
     tls = Tls.of(*source.security.files())
     with (

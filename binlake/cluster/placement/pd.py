@@ -17,9 +17,9 @@ from binlake.wire.pd_pb2_grpc import PDStub
 
 
 class PdClient:
-    """Timestamps of one cluster; thread-safe. `cluster_id` given: any other cluster is refused. `tls`: for https://.
+    """Timestamps of one cluster; thread-safe. With `cluster_id`, any other cluster is refused. `tls`: for https://.
 
-    Once a cluster is known, a PD of another one that appears behind the same URLs is refused as well.
+    Once the cluster is known, the client also refuses a PD of another cluster that appears at the same URLs.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class PdClient:
         self._lock = threading.RLock()
 
     def cluster_id(self) -> int:
-        """The cluster's id. Raises SourceUnavailable, or Permanent when it is not the expected one."""
+        """The cluster's id. Raises SourceUnavailable, or Permanent if it is not the expected one."""
         with self._lock:
             if self._known is None:
                 self._connect()
@@ -49,7 +49,7 @@ class PdClient:
         """
         with self._lock:
             stream = self._stream
-            # An old stream may have ended with a restart of PD; only newly opened ones show whether PD serves.
+            # A restart of PD may have ended the old stream; only a newly opened one shows whether PD serves.
             fresh = len(self._urls)
             while True:
                 try:
@@ -106,7 +106,7 @@ class PdClient:
         return answer
 
     def _open_leader(self, channel: grpc.Channel, answer: pb.GetMembersResponse) -> grpc.Channel:
-        # A single PD is its own leader whatever address it advertises.
+        # A single PD is the leader, whatever address it advertises.
         if len(answer.members) <= 1 or not answer.leader.client_urls:
             return channel
         channel.close()
@@ -129,11 +129,11 @@ def _other_cluster_error(urls: Sequence[str], reason: str) -> Permanent:
 
 
 class _StreamEnded(Exception):
-    """The stream ended, or PD answered with an error inside the message."""
+    """The stream has ended, or PD answered with an error inside the message."""
 
 
 class _TsoStream:
-    """One Tso stream: requests are sent one at a time, a thread receives the answers, so a wait can time out."""
+    """One Tso stream. Requests are sent one at a time; a thread receives the answers, so that waiting can time out."""
 
     def __init__(self, channel: grpc.Channel, cluster_id: int) -> None:
         self._header = pb.RequestHeader(cluster_id=cluster_id)

@@ -1,4 +1,4 @@
-"""The registry of pumps and consumers in etcd: the original's keys and guards (docs/reference/formats.md 3.1)."""
+"""The registry of pumps and consumers in etcd, with the original's keys and guards (docs/reference/formats.md 3.1)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _TRIES = 20
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry with the ModRevision that guards its next change."""
+    """One entry, with the ModRevision that guards its next change."""
 
     status: NodeStatus
     revision: int
 
 
 class PumpsWatch:
-    """The `pumps` of one listing, and every change after it by iteration: (node id, its entry or None when deleted).
+    """The `pumps` of one listing, and by iteration every later change: (node id, its entry or None if deleted).
 
     Iteration continues until `close`; it raises SourceUnavailable, LostRange, and WireError for an unreadable entry.
     """
@@ -41,7 +41,7 @@ class PumpsWatch:
             yield key.removeprefix(PUMPS), None if is_deleted else NodeStatus.from_json(event.kv.value, key)
 
     def close(self) -> None:
-        """End it, from any thread."""
+        """End the watch, from any thread."""
         self._watch.cancel()
 
 
@@ -52,17 +52,17 @@ class Registry:
         self._etcd = etcd
 
     def pumps(self) -> list[NodeStatus]:
-        """All pumps by node id, offline ones too (linearizable)."""
+        """All pumps by node id, including offline ones (linearizable)."""
         return self._list(PUMPS)
 
     def watch_pumps(self) -> PumpsWatch:
-        """All pumps now, and what changes from then on, with no gap between the two."""
+        """All current pumps, and all later changes, without a gap between the two."""
         entries, revision = self._etcd.prefix(PUMPS.encode())
         pumps = [NodeStatus.from_json(entry.value, _key_text(entry.key)) for entry in entries]
         return PumpsWatch(pumps, self._etcd.watch(PUMPS.encode(), revision + 1))
 
     def drainers(self) -> list[NodeStatus]:
-        """All consumers by node id, offline ones too."""
+        """All consumers by node id, including offline ones."""
         return self._list(DRAINERS)
 
     def pump(self, node_id: str) -> Entry | None:
@@ -74,9 +74,10 @@ class Registry:
         return self._entry(DRAINERS + node_id)
 
     def write_pump(self, status: NodeStatus, revision: int) -> int:
-        """Write a pump's entry over its ModRevision `revision` (0 = there is none); the new one, 0 = it was changed.
+        """Write a pump's entry if its ModRevision is `revision` (0 = no entry yet).
 
-        After SourceUnavailable the write may have been done: read again.
+        Returns the new ModRevision, or 0 if the entry has been changed by others. After SourceUnavailable the write
+        may have been done: read again.
         """
         key = (PUMPS + status.node_id).encode()
         holds = pb.Compare(result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=key, mod_revision=revision)
@@ -86,28 +87,29 @@ class Registry:
         return written if answer.succeeded else 0
 
     def set_pump_state(self, node_id: str, state: str) -> NodeStatus:
-        """Rewrite the state of a pump's entry and nothing else (binlogctl update-pump); the entry before.
+        """Rewrite only the state in a pump's entry (binlogctl update-pump); returns the previous entry.
 
         Raises Permanent for an unknown node, ConfigError for an invalid state.
         """
         return self._set_state(PUMPS + node_id, state)
 
     def set_drainer_state(self, node_id: str, state: str) -> NodeStatus:
-        """The same for a consumer (binlogctl update-drainer)."""
+        """Rewrite only the state in a consumer's entry (binlogctl update-drainer); returns the previous entry."""
         return self._set_state(DRAINERS + node_id, state)
 
     def put_pump(self, status: NodeStatus) -> None:
-        """Create or replace a pump's entry; confirmed when it returns."""
+        """Create or replace a pump's entry; durable when the call returns."""
         self._change(PUMPS + status.node_id, lambda _: status)
 
     def put_drainer(self, status: NodeStatus) -> None:
-        """Create or replace a consumer's entry; confirmed when it returns."""
+        """Create or replace a consumer's entry; durable when the call returns."""
         self._change(DRAINERS + status.node_id, lambda _: status)
 
     def publish_drainer(self, node_id: str, max_commit_ts: int, update_ts: int = 0) -> None:
         """Record how far a batch consumer has landed, for closing pumps; the rest of its entry does not change.
 
-        A new entry is `paused`, which keeps its place without being notified: it has no endpoint (hazards R-05).
+        A new entry is `paused`: pumps respect its position but do not notify it, since it has no endpoint (hazards
+        R-05).
         """
 
         key = DRAINERS + node_id
@@ -141,7 +143,7 @@ class Registry:
         return before[-1]
 
     def _change(self, key: str, change: Callable[[bytes | None], NodeStatus]) -> None:
-        # Created under ModRevision = 0, replaced under the ModRevision that was read: no change is lost.
+        # Created if ModRevision = 0, replaced if it is still the ModRevision that was read: no change is lost.
         name = key.encode()
         for _ in range(_TRIES):
             entry = self._etcd.get(name)
@@ -149,15 +151,17 @@ class Registry:
             if self._etcd.put_if(name, status.to_json(), mod_revision=entry.mod_revision if entry else 0):
                 return
         raise Transient(
-            "other processes keep changing this registry entry", where={"key": key}, hint="two nodes with one id?"
+            "other processes keep changing this registry entry",
+            where={"key": key},
+            hint="check whether two nodes have one id",
         )
 
 
 def _key_text(key: bytes) -> str:
-    """The key as text, whatever its bytes: one malformed key must not break every listing."""
+    """The key as text, whatever its bytes, since one malformed key must not break every listing."""
     return key.decode(errors="backslashreplace")
 
 
 def unknown_node(key: str) -> Permanent:
-    """The error for a node that is not in the registry, in the original's words."""
+    """The error for a node that is not in the registry, with the original's text."""
     return Permanent(f"key {key} in etcd not found", hint="`binlake pumps` and `binlake drainers` list the nodes")

@@ -1,6 +1,6 @@
 """The two clients of a pump: PumpClient writes binlogs as TiDB does, PumpReader pulls complete transactions.
 
-Both speak to a Binlake pump and to an original one; nothing is connected before the first call.
+Both work with a Binlake pump and with an original one; they connect at the first call.
 """
 
 from binlake.cluster.pumpclient.follow import PumpList, PumpWatch

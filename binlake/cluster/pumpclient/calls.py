@@ -1,6 +1,6 @@
-"""Sends the requests of a queue to one pump: waiting ones together, in one call of Binlake's own (WriteBinlogs).
+"""Sends the requests of a queue to one pump: all waiting requests in one call that only Binlake has (WriteBinlogs).
 
-A call costs both sides more than a binlog does. An original pump does not know this call: it gets them one by one.
+For both sides a call costs more than a binlog. An original pump does not know this call, and gets requests one by one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 METHOD = "/binlog.Pump/WriteBinlog"
 _MANY = "/binlake.wire.PumpAdmin/WriteBinlogs"
-_AT_ONCE = 64  # calls that are not answered yet, where each has one binlog
+_AT_ONCE = 64  # unanswered calls, if each has one binlog
 _CALLS_OF_MANY = 8
 _MOST, _MOST_BYTES = 500, 1 << 20  # of a call
 _ONE_BY_ONE = frozenset({Status.UNIMPLEMENTED, Status.RESOURCE_EXHAUSTED})
@@ -35,7 +35,7 @@ _ONE_BY_ONE = frozenset({Status.UNIMPLEMENTED, Status.RESOURCE_EXHAUSTED})
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request to send; `done` gets its outcome."""
+    """A request to send; `done` receives its outcome."""
 
     request: WriteBinlogReq
     timeout_s: float
@@ -43,7 +43,7 @@ class Sent:
 
 
 class Sender:
-    """Sends all of `sent` until None comes, and reports each outcome; `run` in a thread of its own."""
+    """Sends the requests of `sent` until None, and reports each outcome; `run` needs its own thread."""
 
     def __init__(self, channel: Channel, sent: queue.SimpleQueue[Sent | None]) -> None:
         self._channel = channel
@@ -54,7 +54,7 @@ class Sender:
         self._waiting: deque[tuple[PendingCall, list[Sent]]] = deque()
 
     def run(self) -> None:
-        """Send until the queue ends and everything is answered."""
+        """Send until the queue ends and all calls are answered."""
         while self._open or self._held or self._waiting:
             while self._has_more():
                 self._begin(self._take())
@@ -62,14 +62,14 @@ class Sender:
                 self._settle(*self._waiting.popleft())
 
     def _has_more(self) -> bool:
-        """Whether to send now, before an answer is waited for."""
+        """Whether to send now, before waiting for an answer."""
         if self._held is not None or not self._waiting:
             return self._held is not None or self._open
         at_once = _AT_ONCE if self._one_by_one else _CALLS_OF_MANY
         return self._open and len(self._waiting) < at_once and not self._sent.empty()
 
     def _take(self) -> list[Sent]:
-        """The next request of the queue, and waiting ones as far as they fit into a call."""
+        """The next request of the queue, and as many waiting ones as fit into a call."""
         first = self._held or self._sent.get()
         self._held = None
         if first is None:
@@ -103,7 +103,7 @@ class Sender:
         except RpcError as error:
             _refuse(batch, refusal_of_status(error))
         except Exception as error:
-            # Only this call fails: later ones need the thread.
+            # Only this call fails: the thread must go on for later ones.
             log.exception("pump_send_failed")
             _refuse(batch, refusal_of_error(error))
         else:

@@ -1,7 +1,7 @@
-"""Sends commits and rollbacks to their prewrite's pump in the background, retried each second for ten minutes.
+"""Sends commits and rollbacks to their prewrite's pump in the background, with a retry each second for ten minutes.
 
-No caller waits for them (tidb-binlog 4). What a pump has not accepted by then is given up, counted and logged: the pump
-will ask the source. One thread serves all pumps without blocking, so a dead pump does not delay the others.
+No caller waits for them (tidb-binlog 4). Those that a pump has not accepted by then are given up, counted and logged:
+the pump will ask the source. One thread serves all pumps without blocking, so a dead pump does not delay the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 @dataclass
 class End:
-    """A commit or rollback on its way to the pump `node_id`."""
+    """A commit or rollback that is being sent to the pump `node_id`."""
 
     start_ts: int
     node_id: str
@@ -33,7 +33,7 @@ class End:
 
 
 class Ends:
-    """Thread-safe. `settled(start_ts, accepted)` is called for each that was accepted or given up."""
+    """Thread-safe. `settled(start_ts, accepted)` is called for each commit or rollback that is accepted or given up."""
 
     def __init__(
         self, pumps: Pumps, *, timeout_s: float, retry_s: float, give_up_s: float, settled: Callable[[int, bool], None]
@@ -53,19 +53,19 @@ class Ends:
         self.given_up = 0
 
     def put(self, end: End) -> None:
-        """Send `end` now and repeat until it is accepted."""
+        """Send `end` now, and retry until it is accepted or given up."""
         with self._changed:
             self._pending += 1
         self._try(end)
 
     def drain(self, timeout_s: float) -> int:
-        """Wait until none is on its way, for at most `timeout_s`; how many still are."""
+        """Wait until all are accepted or given up, for at most `timeout_s`; returns how many are still pending."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending == 0, timeout_s)
             return self._pending
 
     def stop(self) -> None:
-        """Send nothing more; those on their way are left to the pumps."""
+        """Stop sending; the pumps must resolve what is still pending."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -75,7 +75,7 @@ class Ends:
     def _try(self, end: End) -> None:
         pump = self._pumps.find(end.node_id)
         if pump is None:
-            self._on_outcome(end, Refusal("it is not registered"))
+            self._on_outcome(end, Refusal("the pump is not registered"))
             return
 
         def done(refused: Refusal | None) -> None:

@@ -22,21 +22,21 @@ _RETRY_S = 1.0
 
 
 class PumpWatch(Protocol):
-    """A listing and the changes after it."""
+    """A listing of pumps, and the changes after it."""
 
     @property
     def pumps(self) -> Sequence[NodeStatus]:
         """Every pump at the time of the listing."""
 
     def __iter__(self) -> Iterator[tuple[str, NodeStatus | None]]:
-        """(node id, its entry or None when it was deleted), until `close`. Raises BinlakeError."""
+        """(node id, its entry or None if it was deleted), until `close`. Raises BinlakeError."""
 
     def close(self) -> None:
-        """End it, from any thread."""
+        """End the watch, from any thread."""
 
 
 class PumpList(Protocol):
-    """What lists the pumps: the registry."""
+    """The interface that lists pumps: the registry's."""
 
     def watch_pumps(self) -> PumpWatch:
         """List and watch. Raises BinlakeError."""
@@ -54,7 +54,7 @@ class Follower:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """List, then follow on a thread; nothing when it runs already. Raises what the registry raises."""
+        """List, then follow in a thread; does nothing if it already runs. Raises what the registry raises."""
         if self._thread is not None:
             return
         with self._lock:

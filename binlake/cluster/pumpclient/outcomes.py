@@ -1,4 +1,4 @@
-"""The outcome of a call to a pump: stored, or why not."""
+"""The outcome of a call to a pump: stored, or the reason why not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a write failed. `too_large`: the message exceeds a limit of the connection, no other try can change that."""
+    """Why a write failed. `too_large`: the message exceeds a limit of the connection, so that no retry helps."""
 
     text: str
     too_large: bool = False
@@ -27,7 +27,7 @@ Done = Callable[[Refusal | None], None]
 
 
 def read_any_outcome(call: Callable[[], bytes]) -> Refusal | None:
-    """The outcome of a WriteBinlog, whatever it raises."""
+    """The outcome of a WriteBinlog call, which may have raised anything."""
     try:
         return read_outcome(call)
     except Exception as error:
@@ -36,7 +36,7 @@ def read_any_outcome(call: Callable[[], bytes]) -> Refusal | None:
 
 
 def read_outcome(call: Callable[[], bytes]) -> Refusal | None:
-    """The outcome of a WriteBinlog."""
+    """The outcome of a WriteBinlog call."""
     try:
         answer = WriteBinlogResp.FromString(call())
     except RpcError as error:
@@ -47,12 +47,12 @@ def read_outcome(call: Callable[[], bytes]) -> Refusal | None:
 
 
 def refusal_of_error(error: Exception) -> Refusal:
-    """The refusal for an error that is not an answer of a pump."""
+    """The refusal for an error that did not come from a pump."""
     return Refusal(f"{type(error).__name__}: {error}")
 
 
 def refusal_of_status(error: RpcError) -> Refusal:
-    """The refusal for the status of a call."""
-    # RESOURCE_EXHAUSTED alone may be a matter of load: another pump, or a later try, may take it.
+    """The refusal for a call's status."""
+    # RESOURCE_EXHAUSTED alone may be caused by load: another pump, or a later try, may accept the write.
     too_large = error.status is Status.RESOURCE_EXHAUSTED and "larger than max" in error.message
     return Refusal(f"{error.message} ({error.status.name})", too_large=too_large)

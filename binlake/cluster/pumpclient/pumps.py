@@ -1,8 +1,8 @@
-"""The pumps that the client knows: which are online, which of those are avoided, which come and go.
+"""The pumps that the client knows, with their state: online, avoided, added or removed.
 
-A pump that is not online accepts no prewrite. One that failed more than ten writes in a row is avoided until
-a probe, or a write in the last round, succeeds (tidb-binlog 4). Commits and rollbacks find any pump by its node id,
-whatever its state.
+A pump that is not online accepts no prewrites. A pump that failed more than ten writes in a row is avoided until a
+probe, or a write in the last round, succeeds (tidb-binlog 4). For commits and rollbacks any pump is found by its node
+id, whatever its state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ONLINE = "online"
 
 @dataclass
 class Pump:
-    """One pump; `errors` in a row so far. Fields change under the lock of `Pumps`."""
+    """One pump; `errors`: failed writes in a row. Fields change under the lock of `Pumps`."""
 
     node_id: str
     host: str
@@ -34,17 +34,17 @@ class Pump:
 
     @property
     def usable(self) -> bool:
-        """Whether a prewrite may go there."""
+        """Whether the pump may get prewrites."""
         return self.state == ONLINE and self.errors <= MAX_ERRORS
 
     @property
     def is_avoided(self) -> bool:
-        """Online, but it failed too often."""
+        """Whether the pump is online but has failed too often."""
         return self.state == ONLINE and self.errors > MAX_ERRORS
 
 
 class Pumps:
-    """All known pumps; thread-safe. `label` narrows them: a pump without each of its pairs gets no prewrite."""
+    """All known pumps; thread-safe. `label`: only pumps with all of its pairs get prewrites."""
 
     def __init__(self, connect: Connect, label: Mapping[str, str], label_fallback: bool) -> None:
         self._connect = connect
@@ -55,7 +55,7 @@ class Pumps:
         self._stale: list[Connection] = []
 
     def replace(self, listed: Iterable[NodeStatus]) -> None:
-        """Adopt a whole listing: a pump that is not in it is removed."""
+        """Replace all entries by a listing; pumps that are not in it are removed."""
         statuses = {status.node_id: status for status in listed}
         for node_id in self.node_ids() - statuses.keys():
             self.put(node_id, None)
@@ -63,7 +63,7 @@ class Pumps:
             self.put(node_id, status)
 
     def put(self, node_id: str, status: NodeStatus | None) -> None:
-        """Adopt one entry of the registry; None = it was deleted."""
+        """Update one entry from the registry; None = it was deleted."""
         with self._lock:
             known = self._known.get(node_id)
             if status is None or (known is not None and known.host != status.host):
@@ -74,44 +74,44 @@ class Pumps:
             if known is None:
                 known = self._known[node_id] = Pump(node_id, status.host, self._connect(status.host), status.state)
             elif known.state != status.state:
-                known.errors = 0  # it came back, or left: earlier refusals no longer count
+                known.errors = 0  # its state has changed, so earlier refusals no longer count
             known.state, known.score, known.label = status.state, status.score, status.label or {}
 
     def node_ids(self) -> set[str]:
-        """The names of all known pumps."""
+        """The node ids of all known pumps."""
         with self._lock:
             return set(self._known)
 
     def find(self, node_id: str) -> Pump | None:
-        """The pump of that name in any state; None when it is not registered."""
+        """The pump with that node id, in any state; None if it is not registered."""
         with self._lock:
             return self._known.get(node_id)
 
     def usable(self) -> Sequence[Pump]:
-        """Pumps that may take a prewrite now, by node id. Other labels are used when the own label has none."""
+        """Pumps that may get a prewrite now, by node id; with `label_fallback`, any pump if none has the label."""
         return self._select_by_label([pump for pump in self._list_sorted() if pump.usable])
 
     def online(self) -> Sequence[Pump]:
-        """Pumps that could take a prewrite at all, avoided ones included, by node id."""
+        """Pumps that could get a prewrite, including avoided ones, by node id."""
         return self._select_by_label([pump for pump in self._list_sorted() if pump.state == ONLINE])
 
     def list_avoided(self) -> Sequence[Pump]:
-        """Online pumps that failed too often."""
+        """Online pumps that have failed too often."""
         return [pump for pump in self._list_sorted() if pump.is_avoided]
 
     def record_success(self, pump: Pump) -> None:
-        """A write or a probe reached `pump`."""
+        """Record that a write or a probe reached `pump`."""
         with self._lock:
             pump.errors = 0
 
     def record_failure(self, pump: Pump) -> bool:
-        """A write to `pump` failed; True when it is avoided from now on."""
+        """Record that a write to `pump` failed; True if the pump is avoided from now on."""
         with self._lock:
             pump.errors += 1
             return pump.errors == MAX_ERRORS + 1
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         with self._lock:
             connections = [*(pump.connection for pump in self._known.values()), *self._stale]
             self._known, self._stale = {}, []
@@ -127,7 +127,7 @@ class Pumps:
         return matching or (pumps if self._label_fallback else [])
 
     def _remove(self, node_id: str) -> None:
-        # Not closed here: another thread may be in the middle of a call.
+        # The connection is not closed here: another thread may be using it.
         removed = self._known.pop(node_id, None)
         if removed is not None:
             self._stale.append(removed.connection)

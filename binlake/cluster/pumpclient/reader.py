@@ -1,7 +1,7 @@
-"""PumpReader: pulls from one pump everything after a ts, in strictly increasing commit_ts (tidb-binlog 2.9).
+"""PumpReader: pulls all binlogs after a ts from one pump, in strictly increasing commit_ts (tidb-binlog 2.9).
 
-A channel lives as long as one pull: nothing is open before or after it, so a reader may be created before a fork and
-used in a Spark Python worker. It uses binlake.rpc: grpcio receives at a tenth of a pump's speed.
+A channel exists only during a pull, so a reader may be created before a fork and used in a Spark Python worker. It uses
+binlake.rpc, since grpcio receives at a tenth of a pump's speed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from binlake.wire.blocks import Block
 from binlake.wire.pump_pb2 import Pos, PullBinlogReq, PullBinlogResp
 
 Pulled = tuple[int, int, bytes]
-"""(commit_ts, start_ts, payload: the serialised complete C); commit_ts == start_ts marks a fake."""
+"""(commit_ts, start_ts, payload: the serialised complete C); commit_ts == start_ts marks a fake binlog."""
 
 _RETRY_S = 0.1
 _KINDS: dict[Status, type[BinlakeError]] = {
@@ -33,7 +33,7 @@ _KINDS: dict[Status, type[BinlakeError]] = {
 
 @dataclass(frozen=True)
 class PumpInfo:
-    """A Binlake pump's report about itself (PumpAdmin/Info). ts are TSO; 0 = none."""
+    """A Binlake pump's report about itself (PumpAdmin/Info). Timestamps are TSO; 0 = none."""
 
     cluster_id: int
     node_id: str
@@ -51,10 +51,10 @@ class PumpInfo:
 
 
 class PumpReader:
-    """Reads the pump at `addr` (HOST:PORT), by TLS when `tls` is given.
+    """Reads the pump at `addr` (HOST:PORT), by TLS if `tls` is given.
 
-    `timeout_s`: for connecting and for Info. `idle_timeout_s`: the longest silence of a pull (a healthy pump sends a
-    fake every few seconds); a large entity may take longer as long as bytes arrive.
+    `timeout_s`: for connecting and for Info. `idle_timeout_s`: the longest time without bytes during a pull (a healthy
+    pump sends a fake binlog every few seconds); a large entity may take longer as long as bytes arrive.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class PumpReader:
         self._tls = tls
 
     def pull(self, after_ts: int, until_ts: int | None = None) -> Iterator[Pulled]:
-        """Entities with commit_ts > `after_ts`, fakes among them, for ever.
+        """Entities with commit_ts > `after_ts`, including fake binlogs, for ever.
 
-        With `until_ts` through the first one at or above it: it proves that the pump is complete up to there (hazards
-        R-48).
+        With `until_ts`, up to and including the first entity at or above it, which proves that the pump has sent
+        everything up to `until_ts` (hazards R-48).
 
-        Raises SourceUnavailable (not reachable, broke, or silent for too long), LostRange (the pump collected the
-        range), ConfigError (another cluster), WireError (damage in the pump); each names pump and ts.
+        Raises SourceUnavailable (not reachable, connection lost, or silent for too long), LostRange (the pump's GC has
+        removed the range), ConfigError (another cluster), WireError (damage in the pump); each names pump and ts.
         """
         with self._channel() as channel, self._open(channel, after_ts) as stream:
             yield from self._receive(stream, after_ts, until_ts)
 
     def pull_blocks(self, after_ts: int, until_ts: int) -> Generator[Block, None, None]:
-        """As `pull` with `until_ts`, many at once: a Binlake pump sends blocks; messages of others are gathered."""
+        """Like `pull` with `until_ts`, many at once: a Binlake pump sends blocks; messages of others are grouped."""
         metadata = [blocks.ASKED]
         with self._channel() as channel, self._open(channel, after_ts, metadata) as stream:
             last = after_ts
@@ -93,7 +93,7 @@ class PumpReader:
                 for messages in stream.batches():
                     for block in _blocks(messages):
                         if block.commit_ts[0] <= last or (np.diff(block.commit_ts) <= 0).any():
-                            raise WireError("its commit_ts do not ascend")
+                            raise WireError("its commit_ts are not ascending")
                         last = int(block.commit_ts[-1])
                         if last >= until_ts:
                             yield block.upto(int(np.searchsorted(block.commit_ts, until_ts)) + 1)
@@ -108,7 +108,7 @@ class PumpReader:
             raise SourceUnavailable("the pump ended the stream", where=self._where(last))
 
     def info(self) -> PumpInfo:
-        """Ask PumpAdmin/Info. Raises SourceUnavailable; WireError when the pump has no such service (an original)."""
+        """Call PumpAdmin/Info. Raises SourceUnavailable; WireError if the pump has no such service (an original)."""
         with self._channel() as channel:
             try:
                 answer = channel.call("/binlake.wire.PumpAdmin/Info", InfoReq().SerializeToString(), self._timeout_s)
@@ -131,7 +131,7 @@ class PumpReader:
                 idle_s = self._idle_timeout_s
                 return channel.stream("/binlog.Pump/PullBinlogs", request, idle_timeout_s=idle_s, metadata=metadata)
             except RpcError as error:
-                # A pump that is being restarted is back soon.
+                # A pump that is being restarted answers again soon.
                 if time.monotonic() + _RETRY_S > until:
                     raise SourceUnavailable(
                         f"the pump cannot be reached within {self._timeout_s:g} s: {error.message}",

@@ -1,4 +1,4 @@
-"""Sends many requests at once and waits for all answers: one fsync of a pump then serves many of them."""
+"""Sends many requests at once and waits for all answers, so that one fsync of a pump serves many requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from binlake.wire.pump_pb2 import WriteBinlogReq
 
 
 def send_all(requests: Iterable[tuple[Pump, WriteBinlogReq]], timeout_s: float) -> list[Refusal | None]:
-    """Send each request to its pump; the outcomes in order, None = stored."""
+    """Send each request to its pump; returns the outcomes in order, None = stored."""
     waiting = list(requests)
     answers = _Answers(len(waiting))
     for number, (pump, request) in enumerate(waiting):

@@ -1,7 +1,7 @@
-"""Which pump gets a prewrite: pure choices over the pumps that are usable now (tidb-binlog 4, MISSION S0-41 to S0-45).
+"""Chooses the pump for a prewrite among the pumps that are usable now (tidb-binlog 4, MISSION S0-41 to S0-45).
 
-`range` takes them in turn, `hash` by start_ts, `score` in proportion to the scores that the pumps publish. A label
-narrows the pumps before any of them.
+`range` takes pumps in turn, `hash` chooses by start_ts, `score` in proportion to the scores that pumps publish. A label
+limits the pumps before the strategy is applied.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ log = structlog.get_logger()
 
 
 class Candidate(Protocol):
-    """The facts about a pump that a choice uses."""
+    """The facts about a pump that a strategy uses."""
 
     @property
     def node_id(self) -> str:
-        """Name of the pump."""
+        """The pump's node id."""
 
     @property
     def score(self) -> int:
-        """The pump's published capacity, relative to others; 0 = none published."""
+        """The capacity that the pump publishes, relative to other pumps; 0 = none published."""
 
 
 class Strategy(Protocol):
-    """Thread-safe. `pick` is asked once a try."""
+    """Thread-safe. `pick` is called once per try."""
 
     def pick(self, pumps: Sequence[Candidate], start_ts: int, tries: int, failed: Collection[str]) -> int:
         """The index of the pump for try `tries` (from 0) of the prewrite `start_ts`; `failed`: tried in this round.
@@ -38,19 +38,19 @@ class Strategy(Protocol):
 
 
 def pick_by_turn(offset: int, count: int) -> int:
-    """`range`: the pump at a running offset."""
+    """`range`: the pump at an offset that increases with each choice."""
     return offset % count
 
 
 def pick_by_hash(start_ts: int, tries: int, count: int) -> int:
-    """`hash`: a start_ts has its pump; each retry goes one further."""
+    """`hash`: the start_ts determines the pump; each retry takes the next pump."""
     return (start_ts + tries) % count
 
 
 def compute_weights(scores: Sequence[int]) -> list[int]:
-    """A weight for each score: a pump that publishes none (0) counts as the average of those that do.
+    """A weight for each score: a pump that publishes none (0) gets the average of those that do.
 
-    So pumps without scores get equal shares, and an original pump among Binlake's is not starved.
+    So pumps without scores get equal shares, and an original pump among Binlake's still gets prewrites.
     """
     published = [score for score in scores if score > 0]
     average = max(1, round(sum(published) / len(published))) if published else 1
@@ -58,10 +58,10 @@ def compute_weights(scores: Sequence[int]) -> list[int]:
 
 
 def pick_by_weight(weight: Mapping[str, int], credit: Mapping[str, int]) -> tuple[str, dict[str, int]]:
-    """Smooth weighted round robin: the chosen name and the credit to pass to the next call.
+    """Smooth weighted round robin: the chosen name, and the credit to pass to the next call.
 
-    Everyone earns its weight, the richest is chosen and pays the sum: over any sum(weight) choices each comes
-    `weight` times, spread evenly.
+    Each pump earns its weight; the one with the highest credit is chosen and pays the sum of all weights. Over any
+    sum(weight) choices each pump is chosen `weight` times, evenly spread.
     """
     earned = {name: credit.get(name, 0) + share for name, share in weight.items()}
     chosen = max(sorted(earned), key=earned.__getitem__)
@@ -70,19 +70,19 @@ def pick_by_weight(weight: Mapping[str, int], credit: Mapping[str, int]) -> tupl
 
 
 def matches_label(label: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    """Whether a pump with `label` belongs to writers that want `wanted`: it has each pair."""
+    """Whether a pump with `label` has each pair of `wanted`."""
     return all(label.get(name) == value for name, value in wanted.items())
 
 
 class Range:
-    """Round robin; the offset runs on over calls and retries."""
+    """Round robin; the offset increases with each call and retry."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._offset = 0
 
     def pick(self, pumps: Sequence[Candidate], start_ts: int, tries: int, failed: Collection[str]) -> int:
-        """The next one."""
+        """The next pump."""
         del start_ts, tries, failed
         with self._lock:
             self._offset += 1
@@ -90,7 +90,7 @@ class Range:
 
 
 class Hash:
-    """By start_ts."""
+    """The start_ts determines the pump."""
 
     def pick(self, pumps: Sequence[Candidate], start_ts: int, tries: int, failed: Collection[str]) -> int:
         """(start_ts + tries) mod n."""
@@ -99,19 +99,19 @@ class Hash:
 
 
 class Score:
-    """In proportion to the scores of now; a retry goes to the others first."""
+    """In proportion to the current scores; a retry first goes to pumps that have not failed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._credit: dict[str, int] = {}
 
     def pick(self, pumps: Sequence[Candidate], start_ts: int, tries: int, failed: Collection[str]) -> int:
-        """The one with the most credit."""
+        """The pump with the highest credit."""
         del start_ts, tries
         left = [n for n, pump in enumerate(pumps) if pump.node_id not in failed] or range(len(pumps))
         shares = compute_weights([pumps[n].score for n in left])
         with self._lock:
-            # A pump that is not in this choice keeps its credit: it only misses this turn.
+            # A pump that cannot be chosen now keeps its credit: it only misses this turn.
             chosen, credit = pick_by_weight(
                 {pumps[n].node_id: w for n, w in zip(left, shares, strict=True)}, self._credit
             )

@@ -1,6 +1,6 @@
-"""How a request reaches one pump, whichever was chosen: the seam between the pump client and RPC.
+"""Sends a request to one pump: the interface between the pump client and RPC.
 
-A connection carries many calls at once and connects by itself, before the first call and after it broke.
+A connection carries many calls at once. It connects before the first call, and again after the connection was lost.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ _CONNECT_S = 5.0
 
 
 class Connection(Protocol):
-    """To one pump; thread-safe."""
+    """A connection to one pump; thread-safe."""
 
     def write(self, request: WriteBinlogReq, timeout_s: float) -> Refusal | None:
-        """Send and wait; None = stored."""
+        """Send and wait for the outcome; None = stored."""
 
     def send(self, request: WriteBinlogReq, timeout_s: float, done: Done) -> None:
-        """Send; `done` is called later, from a thread of the connection: it must not block."""
+        """Send without waiting; a thread of the connection calls `done` later, which must not block."""
 
     def close(self) -> None:
-        """End it with the calls on their way."""
+        """Close the connection; unanswered calls fail."""
 
 
 Connect = Callable[[str], Connection]
-"""Makes the connection to a target: HOST:PORT, or unix:PATH."""
+"""Creates the connection to a target: HOST:PORT, or unix:PATH."""
 
 
 def rpc_connect(tls: Tls | None = None) -> Connect:
     """Connections of `binlake.rpc`, with `tls` if given. Raises ConfigError for files that cannot be used."""
     if tls is not None:
         tls.client_context()
-    # A Unix socket of this machine speaks no TLS, whatever the pumps of the registry do.
+    # A Unix socket of this machine has no TLS, even if the pumps of the registry have.
     return lambda target: RpcConnection(target, None if target.startswith("unix:") else tls)
 
 
 class RpcConnection:
-    """A Connection on one channel. What is sent without waiting goes through a thread, started with the first one:
-    what waits there together goes in one call, where the pump knows it."""
+    """A Connection on one channel. Requests sent without waiting go through a thread, which starts with the first one;
+    if the pump supports it, requests that wait there together are sent in one call."""
 
     def __init__(self, target: str, tls: Tls | None = None) -> None:
         self._channel = Channel(target, tls=tls, connect_timeout_s=_CONNECT_S)

@@ -1,7 +1,7 @@
-"""PumpClient: hands binlogs to pumps as TiDB's pump client does (tidb-binlog 4).
+"""PumpClient: sends binlogs to pumps as TiDB's pump client does (tidb-binlog 4).
 
-A prewrite goes to a usable pump by the strategy, to others after an error. Commits and rollbacks go to its pump and
-nowhere else: any other pump could not complete them.
+A prewrite goes to a usable pump, chosen by the strategy, and after an error to other pumps. Commits and rollbacks go
+only to the pump of their prewrite: no other pump could complete them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from binlake.wire.pump_pb2 import WriteBinlogReq
 log = structlog.get_logger()
 
 MAX_BYTES = (1 << 31) - (1 << 20)
-"""Bytes of one binlog: protobuf's 2 GiB, with room for the request around it."""
+"""Most bytes of one binlog: protobuf's 2 GiB, minus room for the request around it."""
 _SOCKET_NODE = "local unix"
 
 
 @dataclass(frozen=True)
 class WriteTimes:
-    """Seconds: the original's constants (tidb-binlog 4)."""
+    """Times in seconds: the original's constants (tidb-binlog 4)."""
 
     write_timeout: float = 15.0
     commit_timeout: float = 600.0
@@ -46,10 +46,10 @@ class WriteTimes:
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """How a client chooses and connects.
+    """How a client chooses pumps and connects.
 
-    `strategy`: range, hash or score. `label`: only pumps that carry each of these pairs get a prewrite, unless
-    `label_fallback` and none of them is usable. `socket`: the path of one local pump, instead of the registry.
+    `strategy`: range, hash or score. `label`: only pumps with each of these pairs get prewrites, or others with
+    `label_fallback` if none of them is usable. `socket`: the path of one local pump, instead of the registry.
     """
 
     strategy: str = "range"
@@ -62,7 +62,7 @@ class ClientOptions:
 
 @dataclass(frozen=True)
 class ClientStats:
-    """Since the client was made; `commit_retries` and `given_up` count commits and rollbacks."""
+    """Counts since the client was created; `commit_retries` and `given_up` count commits and rollbacks."""
 
     prewrite_retries: int
     commit_retries: int
@@ -73,7 +73,8 @@ class ClientStats:
 class PumpClient:
     """Writes to the pumps of `registry` (None with `socket`); thread-safe; connects at the first call.
 
-    `stored(start_ts)`: called when a commit or rollback that was sent without waiting is on its pump; must not block.
+    `stored(start_ts)`: called when a pump has stored a commit or rollback that was sent without waiting; must not
+    block.
     """
 
     def __init__(
@@ -112,18 +113,18 @@ class PumpClient:
 
     @property
     def stats(self) -> ClientStats:
-        """Counts since the client was made."""
+        """Counts since the client was created."""
         return ClientStats(self._prewrite_retries, self._ends.retries, self._ends.given_up, self._probes)
 
     def usable_pumps(self) -> list[str]:
-        """Node ids of the pumps that prewrites go to now. Raises SourceUnavailable when they were never listed."""
+        """Node ids of the pumps that currently get prewrites. Raises SourceUnavailable if pumps were never listed."""
         self._start()
         return [pump.node_id for pump in self._pumps.usable()]
 
     def write_prewrite(self, binlog: Binlog) -> str:
-        """Store a prewrite on one pump; its node id, after the fsync.
+        """Store a prewrite on one pump; returns the pump's node id, after the fsync.
 
-        Raises SourceUnavailable when no pump took it (whether one of them stored it is then unknown: a timeout proves
+        Raises SourceUnavailable if no pump confirmed it (one of them may have stored it nevertheless: a timeout proves
         nothing), Permanent for another cluster or a binlog that is too large.
         """
         request = self._request(binlog)
@@ -134,7 +135,7 @@ class PumpClient:
         return pump.node_id
 
     def write_prewrites(self, binlogs: Sequence[Binlog]) -> list[str]:
-        """Store many prewrites side by side; the node id of each. Raises as write_prewrite: some may be stored then."""
+        """Store many prewrites in parallel; returns their node ids. Raises as write_prewrite: some may be stored."""
         requests = [self._request(binlog) for binlog in binlogs]
         self._start()
         pumps = self._pumps.usable()
@@ -153,23 +154,22 @@ class PumpClient:
         return names
 
     def write_commit(self, binlog: Binlog, node_id: str | None = None) -> str:
-        """Store a commit on the pump of its prewrite, or on `node_id` (when it is sent again); its node id.
+        """Store a commit on the pump of its prewrite, or on `node_id` (if it is sent again); returns the node id.
 
-        Tries again each second up to the commit timeout, then raises SourceUnavailable (the pump will ask the source
-        itself); Permanent when this client wrote no such prewrite.
+        Retries each second up to the commit timeout, then raises SourceUnavailable (the pump will ask the source);
+        Permanent if this client wrote no such prewrite.
         """
         return self._write_end(binlog, node_id)
 
     def write_rollback(self, binlog: Binlog, node_id: str | None = None) -> str:
-        """Store an R; as write_commit."""
+        """Store a rollback; like write_commit."""
         return self._write_end(binlog, node_id)
 
     def send_commit(self, binlog: Binlog, node_id: str | None = None) -> str:
-        """Send a commit without waiting, as TiDB does: an application never waits for it (MISSION S0-24); its node id.
+        """Send a commit without waiting, as TiDB does for its applications (MISSION S0-24); returns the node id.
 
-        It goes to the pump of its prewrite, or to `node_id` (when it is sent again). It is tried again in the
-        background, and given up after the commit timeout (see `stats`). Raises Permanent when this client wrote no
-        such prewrite.
+        It goes to the pump of its prewrite, or to `node_id` (if it is sent again). It is retried in the background,
+        and given up after the commit timeout (see `stats`). Raises Permanent if this client wrote no such prewrite.
         """
         node_id = node_id or self._find_pump_of(binlog)
         self._start()
@@ -177,11 +177,11 @@ class PumpClient:
         return node_id
 
     def send_rollback(self, binlog: Binlog) -> str:
-        """Send an R without waiting; as send_commit."""
+        """Send a rollback without waiting; like send_commit."""
         return self.send_commit(binlog)
 
     def forget(self, start_ts: int) -> None:
-        """No commit or rollback will come for this prewrite."""
+        """Forget a prewrite for which no commit or rollback will be sent."""
         with self._lock:
             self._pump_of.pop(start_ts, None)
 
@@ -191,11 +191,11 @@ class PumpClient:
             self._stored(start_ts)
 
     def drain(self, timeout_s: float) -> int:
-        """Wait at most `timeout_s` for the commits and rollbacks that were sent; how many are still on their way."""
+        """Wait at most `timeout_s` for sent commits and rollbacks; returns how many are still pending."""
         return self._ends.drain(timeout_s)
 
     def close(self) -> None:
-        """Close every connection; what is still on its way is left to the pumps (see `drain`)."""
+        """Close all connections; the pumps must resolve what is still pending (see `drain`)."""
         self._stopped.set()
         if self._follower is not None:
             self._follower.stop()
@@ -245,13 +245,13 @@ class PumpClient:
             tries += 1
             if time.monotonic() - begun > self._times.write_timeout and tries > len(pumps):
                 return self._last_round(request, start_ts, failed)
-            # At once to a pump that was not tried yet (MISSION S0-39); else after a pause.
+            # Pumps that were not tried yet are tried at once (MISSION S0-39), others after a pause.
             if all(pump.node_id in failed for pump in pumps):
                 failed = {}
                 self._stopped.wait(self._times.retry_prewrite)
 
     def _last_round(self, request: WriteBinlogReq, start_ts: int, failed: Mapping[str, str]) -> Pump:
-        """Try every online pump, whatever its errors so far: one success makes a pump usable again."""
+        """Try every online pump, whatever its errors so far; a success makes a pump usable again."""
         reasons = dict(failed)
         for pump in self._pumps.online():
             refused = self._try(pump, request)
@@ -262,7 +262,7 @@ class PumpClient:
         raise SourceUnavailable(
             "no pump accepted the prewrite" if reasons else "no available pump",
             where={"start_ts": start_ts, **reasons, **({"label": label} if label else {})},
-            hint="is a pump of this label online?" if label else "",
+            hint="check whether a pump with this label is online" if label else "",
         )
 
     def _write_end(self, binlog: Binlog, node_id: str | None) -> str:
@@ -271,7 +271,7 @@ class PumpClient:
         self._start()
         while True:
             pump = self._pumps.find(node_id)
-            refused = self._try(pump, request) if pump else Refusal("it is not registered")
+            refused = self._try(pump, request) if pump else Refusal("the pump is not registered")
             if refused is None:
                 self.forget(binlog.start_ts)
                 return node_id
@@ -296,11 +296,11 @@ class PumpClient:
         return node_id
 
     def _try(self, pump: Pump, request: WriteBinlogReq) -> Refusal | None:
-        """None when it is stored, else why not. Raises what a retry cannot fix."""
+        """None if it is stored, else the reason why not. Raises errors that a retry cannot fix."""
         return self._record_outcome(pump, pump.connection.write(request, self._times.write_timeout))
 
     def _record_outcome(self, pump: Pump, refused: Refusal | None) -> Refusal | None:
-        """`refused`, noted for its pump. Raises what a retry cannot fix."""
+        """Record `refused` for its pump, and return it. Raises errors that a retry cannot fix."""
         if refused is None:
             self._pumps.record_success(pump)
             return None

@@ -1,6 +1,6 @@
-"""The source cluster as three questions: the clock, what became of a transaction, and the DDL history (DESIGN 5).
+"""The source cluster: its clock, the outcomes of its transactions, and its DDL history (DESIGN 5).
 
-TiDB answers them by PD and its status port; a capture, a feeder and a workload serve the same protocol.
+For TiDB they come from PD and the status port; a capture, a feeder and a workload implement the same protocol.
 """
 
 from binlake.cluster.source.protocol import JobHistory, Source

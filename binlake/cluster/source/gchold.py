@@ -1,6 +1,6 @@
-"""Keeps TiKV's GC from a snapshot while it is read: a service safe point at PD, renewed while the context is open.
+"""Protects a snapshot from TiKV's GC while it is read: a service safe point at PD, renewed while the context is open.
 
-A process that dies leaves it for at most `HOLD_S`. A placement driver without TiKV has no GC.
+After a crash the safe point stays for at most `HOLD_S`. A placement driver without TiKV has no GC.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RENEW_S = HOLD_S / 4
 
 @contextmanager
 def hold_gc(source: Source, service: str, ts: int, renew_s: float = _RENEW_S) -> Iterator[None]:
-    """Rows as of `ts` stay readable inside the context. Raises LostRange when GC has passed it, SourceUnavailable."""
+    """Keep rows as of `ts` readable inside the context. Raises LostRange if GC has passed `ts`, SourceUnavailable."""
     tls = Tls.of(*source.security.files())
     with closing(RegionClient(list(source.pd_urls), source.timeout_s, tls)) as regions:
         if not regions.has_tikv():
@@ -50,9 +50,9 @@ def _set_safe_point(regions: RegionClient, service: str, ts: int) -> None:
     least = regions.hold_gc(service, ts, HOLD_S)
     if least > ts:
         raise LostRange(
-            "TiKV's GC has passed the snapshot: rows of that time may be removed",
+            "TiKV's GC has passed the snapshot: rows of that time may have been removed",
             where={"commit_ts": ts, "safe_point": least},
-            hint="raise tidb_gc_life_time; start the load again with a new lake folder and a present snapshot",
+            hint="raise tidb_gc_life_time; start the load again with a new lake folder and a current snapshot",
         )
 
 
@@ -61,7 +61,7 @@ def _renew(regions: RegionClient, service: str, ts: int, renew_s: float, is_done
         try:
             _set_safe_point(regions, service, ts)
         except (SourceUnavailable, LostRange) as error:
-            # Held for some minutes more; if GC does pass it, TiDB refuses the next read by name.
+            # The safe point holds for some more minutes. If GC passes it after all, TiDB refuses the next read.
             log.warning("gc_hold_not_renewed", commit_ts=str(ts), error=str(error))
 
 

@@ -1,4 +1,4 @@
-"""The interface of a source for the pipeline; whatever implements it can be replicated (DESIGN 5)."""
+"""The interface between a source and the pipeline; any source that implements it can be replicated (DESIGN 5)."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ class JobHistory(Protocol):
     """Access to finished DDL jobs. Methods raise SourceUnavailable, WireError."""
 
     def page(self, below: int) -> list[dict[str, Any]]:
-        """The newest jobs with id < `below` (0 = of all), newest first; empty = there are none."""
+        """The newest jobs with id < `below` (0 = no limit), newest first; empty if there are none."""
 
     def by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
         """The finished jobs among `ids`."""
 
     def running(self) -> list[dict[str, Any]] | None:
-        """The unfinished jobs; None: unknown."""
+        """The unfinished jobs; None if unknown."""
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all connections."""
 
 
 class Source(Protocol):
     """A source cluster."""
 
     def tso(self) -> int:
-        """A fresh timestamp: above every commit_ts that exists by now. Raises SourceUnavailable."""
+        """A fresh timestamp, above every commit_ts that exists so far. Raises SourceUnavailable."""
 
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
         """The outcome of the transaction `start_ts` whose primary key is `key` (raw bytes, the prewrite_key).
 
-        Raises SourceUnavailable; an answer that proves nothing is Unknown, never RolledBack (hazards R-07).
+        Raises SourceUnavailable. An answer without proof is Unknown, never RolledBack (hazards R-07).
         """
 
     def ddl_jobs(self, newer_than_job_id: int, started_by: int | None = None) -> Iterator[Job]:
-        """Finished jobs with id > `newer_than_job_id`, newest first; with `started_by` not much more than those whose
-        start_ts is at or below it. Raises SourceUnavailable, WireError."""
+        """Finished jobs with id > `newer_than_job_id`, newest first; with `started_by`, jobs with a higher start_ts are
+        skipped, except for some. Raises SourceUnavailable, WireError."""
 
     def ddl_jobs_by_id(self, ids: Collection[int]) -> dict[int, Job]:
-        """The finished jobs among `ids`; one that is missing is not finished yet, or unknown."""
+        """The finished jobs among `ids`; a missing one is unfinished or unknown."""

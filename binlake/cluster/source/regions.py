@@ -1,6 +1,6 @@
-"""Finds the regions of TiKV and its GC safe point, by asking PD's leader (kvproto: pdpb, metapb).
+"""Finds TiKV's regions and its GC safe point by calls to PD's leader (kvproto: pdpb, metapb).
 
-A region is looked up by the encoded key, cached, and forgotten when TiKV reports that it has moved.
+A region is looked up by the encoded key, cached, and removed from the cache when TiKV reports that it has moved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GROUP = 8
 
 
 def encode_key(key: bytes) -> bytes:
-    """`key` as TiKV and PD order it (memcomparable bytes): groups of 8, each followed by 255 minus its padding."""
+    """`key` as TiKV and PD sort it (memcomparable bytes): groups of 8, each followed by 255 minus its padding."""
     parts = []
     for at in range(0, len(key) + 1, _GROUP):
         group = key[at : at + _GROUP]
@@ -40,14 +40,14 @@ class RegionLocation:
     context: pb.Context
 
     def holds(self, key: bytes) -> bool:
-        """Whether the encoded `key` is in it."""
+        """Whether the encoded `key` is in the region."""
         return self.start <= key and (not self.end or key < self.end)
 
 
 class RegionClient:
     """Regions, stores and the GC safe point of one cluster. Thread-safe. `tls`: for PD urls of https://.
 
-    Methods raise SourceUnavailable when no PD answers, or the one that leads does not know.
+    Methods raise SourceUnavailable if no PD answers, or if the leader has no answer.
     """
 
     def __init__(self, urls: Sequence[str], timeout_s: float = 10.0, tls: Tls | None = None) -> None:
@@ -60,7 +60,7 @@ class RegionClient:
         self._stores: dict[int, str] = {}
 
     def has_tikv(self) -> bool:
-        """Whether this PD keeps regions: the embedded one does not, nor does one that no TiKV has joined yet."""
+        """Whether this PD has regions: the embedded PD has none, nor has a PD that no TiKV has joined yet."""
         try:
             self._ask("GetGCSafePoint", pb.GetGCSafePointRequest(), pb.GetGCSafePointResponse)
         except _NoTikv:
@@ -68,7 +68,7 @@ class RegionClient:
         return True
 
     def find(self, key: bytes) -> RegionLocation:
-        """The region that holds the raw `key`."""
+        """The region that contains the raw `key`."""
         encoded = encode_key(key)
         with self._lock:
             at = bisect_right(self._locations, encoded, key=lambda location: location.start) - 1
@@ -77,17 +77,17 @@ class RegionClient:
             return self._load(encoded)
 
     def forget(self, location: RegionLocation) -> None:
-        """Forget the region and the address of its store: ask PD again."""
+        """Remove the region and the address of its store from the cache, so that PD is asked again."""
         with self._lock:
             self._locations = [one for one in self._locations if one is not location]
             self._stores.pop(location.context.peer.store_id, None)
 
     def lead(self, location: RegionLocation, peer: pb.Peer) -> None:
-        """TiKV says that `peer` leads the region now."""
+        """Note that `peer` is now the leader of the region, as TiKV reports."""
         location.context.peer.CopyFrom(peer)
 
     def address(self, location: RegionLocation) -> str:
-        """HOST:PORT of the store that leads the region."""
+        """HOST:PORT of the store with the region's leader."""
         store_id = location.context.peer.store_id
         with self._lock:
             if store_id not in self._stores:
@@ -96,21 +96,21 @@ class RegionClient:
             return self._stores[store_id]
 
     def hold_gc(self, service: str, safe_point: int, ttl_s: int) -> int:
-        """Ask that GC stays at or below `safe_point` for `ttl_s` seconds (0 = no longer); the least of all services'.
+        """Ask PD to keep GC at or below `safe_point` for `ttl_s` seconds (0 = end this).
 
-        An answer above `safe_point` is a refusal: GC may have passed it.
+        Returns the lowest safe point of all services; a value above `safe_point` is a refusal: GC may have passed it.
         """
         request = pb.UpdateServiceGCSafePointRequest(service_id=service.encode(), ttl=ttl_s, safe_point=safe_point)
         answer = self._ask("UpdateServiceGCSafePoint", request, pb.UpdateServiceGCSafePointResponse)
         return int(answer.min_safe_point)
 
     def gc_safe_point(self) -> int:
-        """Versions that were overwritten before this ts may be gone; 0 = none yet."""
+        """Row versions that were overwritten before this ts may have been removed; 0 = none yet."""
         answer = self._ask("GetGCSafePoint", pb.GetGCSafePointRequest(), pb.GetGCSafePointResponse)
         return int(answer.safe_point)
 
     def close(self) -> None:
-        """Close the connection; it can be used again."""
+        """Close the connection; the client can be used again."""
         with self._lock:
             self._lose()
 
@@ -169,7 +169,7 @@ class RegionClient:
         except BaseException:
             channel.close()
             raise
-        # A single PD is its own leader whatever address it advertises.
+        # A single PD is the leader, whatever address it advertises.
         if len(answer.members) > 1 and answer.leader.client_urls:
             channel.close()
             channel = self._channel(*parse_urls(answer.leader.client_urls)[0])

@@ -1,7 +1,7 @@
 """TiDB's DDL history by SQL: the table `mysql.tidb_ddl_history` (since 6.2), for sites that close the status port.
 
-What runs is in `mysql.tidb_ddl_job`: a job leaves it in the transaction that brings it to the history. `job_meta` is
-the same JSON that `/ddl/history` gives (tidb-binlog 10.3). A page is bounded by rows: never read whole.
+Running jobs are in `mysql.tidb_ddl_job`: one transaction moves a job from there to the history. `job_meta` is the JSON
+that `/ddl/history` returns (tidb-binlog 10.3). The history is read in pages of rows, never as a whole.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 PAGE = 64
 
 _REFUSED = frozenset({1044, 1045, 1049, 1142, 1143, 1146})
-"""No privilege, wrong password, no such database or table."""
+"""MySQL's error numbers: no privilege, wrong password, no such database or table."""
 
 _PAGE_SQL = "SELECT job_id, job_meta FROM mysql.tidb_ddl_history"
 
 
 class SqlHistory:
-    """One connection, made at the first question. Raises SourceUnavailable, WireError.
+    """One connection, opened by the first query. Raises SourceUnavailable, WireError.
 
-    ConfigError for what waiting does not fix: no such table, user or privilege.
+    Raises ConfigError for faults that a retry does not fix: no such table, user or privilege.
     """
 
     def __init__(self, sql: SourceSql, timeout_s: float = 10.0, tls: Tls | None = None) -> None:
@@ -39,7 +39,7 @@ class SqlHistory:
         self._link: pymysql.Connection[Any] | None = None
 
     def page(self, below: int) -> list[dict[str, Any]]:
-        """The newest jobs with id < `below` (0 = of all), newest first; empty = there are none."""
+        """The newest jobs with id < `below` (0 = no limit), newest first; empty if there are none."""
         where = " WHERE job_id < %s" if below else ""
         return self._jobs(f"{_PAGE_SQL}{where} ORDER BY job_id DESC LIMIT {PAGE}", (below,) if below else ())
 
@@ -54,7 +54,7 @@ class SqlHistory:
         return jobs
 
     def running(self) -> list[dict[str, Any]]:
-        """The unfinished jobs, waiting ones included."""
+        """The unfinished jobs, including waiting ones."""
         return self._jobs("SELECT job_id, job_meta FROM mysql.tidb_ddl_job", ())
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class SqlHistory:
         self._link = None
 
     def _jobs(self, sql: str, arguments: Sequence[int]) -> list[dict[str, Any]]:
-        # The driver of MySQL, and with it ciphers, is loaded by the caller: every pump and window imports this module.
+        # The MySQL driver, which loads ciphers, is imported only here: every pump and window imports this module.
         from pymysql import err
 
         try:
@@ -100,5 +100,5 @@ def _job(job_id: int, meta: bytes | str) -> dict[str, Any]:
         raise WireError(
             f"job_meta of a DDL job is not a JSON object: {error!r}",
             where={"tables": "mysql.tidb_ddl_history, mysql.tidb_ddl_job", "job_id": job_id},
-            hint="TiDB writes JSON there since 6.2; read the history by source.status-url instead",
+            hint="TiDB writes JSON there since 6.2; read the history from source.status-url instead",
         ) from error

@@ -1,6 +1,6 @@
 """The outcome of a transaction, read from TiDB's `/mvcc/hex/KEY` (tidb-binlog 10.5).
 
-Only a write record proves commit or rollback; age, silence and strange answers prove nothing (hazards R-07).
+Only a write record proves a commit or rollback; age, no answer and unexpected answers prove nothing (hazards R-07).
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ class RolledBack:
 
 @dataclass(frozen=True)
 class Locked:
-    """Still undecided: its lock exists. `ttl_ms` from the lock; 0 = it has none."""
+    """Undecided: its lock exists. `ttl_ms`: from the lock; 0 = the lock has none."""
 
     ttl_ms: int = 0
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """There is no proof of either outcome; `reason` is for people."""
+    """Neither outcome is proved; `reason` is for people."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Absent(Unknown):
-    """The source answered that it has neither a lock nor a write record: never written, or forgotten. No proof yet."""
+    """The source has neither a lock nor a write record: never written, or removed. Not a proof yet."""
 
     reason: str = "neither lock nor write record"
 
 
 @dataclass(frozen=True)
 class Unreachable(Unknown):
-    """The server with the answer could not be reached."""
+    """The server that has the answer could not be reached."""
 
     reason: str = "no answer"
 
@@ -57,7 +57,7 @@ Status = Committed | RolledBack | Locked | Unknown
 
 
 def read_status(body: str, start_ts: int) -> Status:
-    """The status of `start_ts` by the JSON of `/mvcc/hex/KEY`. Pure; anything unexpected is Unknown."""
+    """The status of `start_ts` in the JSON of `/mvcc/hex/KEY`. Pure; anything unexpected is Unknown."""
     try:
         info = mvcc_info(json.loads(body))
         if info is None:
@@ -65,7 +65,7 @@ def read_status(body: str, start_ts: int) -> Status:
         writes = [write for write in info.get("writes") or [] if int(write.get("start_ts", 0)) == start_ts]
         if writes:
             return _status_of_write(writes[0])
-        if any(_notes_rollback(write, start_ts) for write in info.get("writes") or []):
+        if any(_has_rollback_flag(write, start_ts) for write in info.get("writes") or []):
             return RolledBack()
         lock = info.get("lock") or {}
         if int(lock.get("start_ts", 0)) == start_ts:
@@ -82,13 +82,13 @@ def _status_of_write(write: Mapping[str, Any]) -> Status:
     return Committed(commit_ts) if commit_ts > 0 else Unknown("a write record without commit_ts")
 
 
-def _notes_rollback(write: Mapping[str, Any], start_ts: int) -> bool:
-    # A rollback whose record would collide with another transaction's commit record is noted in that one.
+def _has_rollback_flag(write: Mapping[str, Any], start_ts: int) -> bool:
+    # A rollback record that would collide with another transaction's commit record is stored as a flag in that record.
     return int(write.get("commit_ts", 0)) == start_ts and bool(write.get("has_overlapped_rollback"))
 
 
 def mvcc_info(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The key's records in the answer; None = there are none, as in an answer with an error."""
+    """The key's records in the answer; None if there are none, as in an answer with an error."""
     # v7.5 wraps it in "value"; older versions answer with "info" at the top.
     value = answer.get("value", answer)
     return None if value.get("error") or value.get("region_error") else value.get("info")

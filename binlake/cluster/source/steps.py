@@ -1,8 +1,8 @@
-"""Steps of DDL that are not in the history yet, read from TiDB's meta keys and its loaded definitions.
+"""Steps of DDL jobs that are not in the history yet, read from TiDB's meta keys and its loaded definitions.
 
-A DDL job runs in steps, and is in the history only when it is over. Each step takes one schema version: the key
-`SchemaVersionKey` has the newest, `Diff:VERSION` is written in the transaction of the step, so its write record has the
-step's commit_ts. Both are asked by `/mvcc/hex/KEY`; `/db-table/ID` gives the definition of a table (tidb-binlog 10.3).
+A DDL job runs in steps, and is in the history only after it has ended. Each step takes one schema version. The key
+`SchemaVersionKey` has the newest version. `Diff:VERSION` is written in the step's transaction, so its write record has
+the step's commit_ts. Both are read by `/mvcc/hex/KEY`; `/db-table/ID` returns a table's definition (tidb-binlog 10.3).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PUT = 0
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a DDL job: its schema version, commit_ts, kind of job (TiDB's number; a clause's own) and table id.
+    """One step of a DDL job: schema version, commit_ts, kind (TiDB's number; that of the clause) and table id.
 
-    Of a step whose transaction is not known to be over, `commit_ts` is its start_ts and `action` 0: it may be any.
+    If the step's transaction may still be running, `commit_ts` is its start_ts, and `action` is 0: any kind.
     """
 
     version: int
@@ -36,14 +36,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Shown:
-    """A table as a server has it: `version` is the schema version it has loaded, `info` TableInfo (None: no table)."""
+    """A table as a server sees it: `version`: its loaded schema version; `info`: TableInfo (None: no such table)."""
 
     version: int
     info: Mapping[str, Any] | None
 
 
 def meta_key(name: str) -> bytes:
-    """The key of a string that TiDB keeps in its meta: the prefix m, the name in groups of eight, its kind."""
+    """The key of a string in TiDB's meta data: the prefix m, the name in groups of eight, its kind."""
     raw = name.encode()
     groups = [raw[at : at + _GROUP] for at in range(0, len(raw) + 1, _GROUP)]
     return b"m" + b"".join(part.ljust(_GROUP, b"\0") + bytes([255 - _GROUP + len(part)]) for part in groups) + _STRING
@@ -53,14 +53,14 @@ VERSION_KEY = meta_key("SchemaVersionKey")
 
 
 def step_key(version: int) -> bytes:
-    """The key of what a schema version changed."""
+    """The key with the changes of a schema version."""
     return meta_key(f"Diff:{version}")
 
 
 def newest_version(body: str) -> int | None:
-    """The newest schema version by the answer for `VERSION_KEY`; None: the source has none (it is not a TiDB).
+    """The newest schema version in the answer for `VERSION_KEY`; None if the source has none (it is not a TiDB).
 
-    One more where the next one is being written. Raises SourceUnavailable, WireError.
+    If the next version is being written, that one is returned. Raises SourceUnavailable, WireError.
     """
     info = _parse_record(body)
     value = _value(info)
@@ -70,7 +70,7 @@ def newest_version(body: str) -> int | None:
 
 
 def step_of(version: int, body: str) -> Step | None:
-    """The step of `version` by the answer for its key; None: there is none, its transaction never came to an end.
+    """The step of `version` in the answer for its key; None if it does not exist, as its transaction never committed.
 
     Raises SourceUnavailable, WireError.
     """
@@ -85,7 +85,7 @@ def step_of(version: int, body: str) -> Step | None:
 
 
 def shown_table(body: str | None) -> Shown:
-    """The definition in an answer to `/db-table/ID`; None: it knows no such table. Raises WireError."""
+    """The definition in an answer to `/db-table/ID`; None if the server knows no such table. Raises WireError."""
     if body is None:
         return Shown(0, None)
     try:
@@ -104,7 +104,7 @@ def _parse_record(body: str) -> Mapping[str, Any]:
         raise SourceUnavailable(
             "the source cannot read its own schema version",
             where={"answer": body[:200]},
-            hint="try again; or read jobs by SQL: set [source.sql]",
+            hint="try again, or set [source.sql] to read jobs by SQL",
         )
     return info
 
@@ -122,6 +122,6 @@ def _value(info: Mapping[str, Any]) -> bytes | None:
     text = write.get("short_value") or next(long, None)
     if not text:
         raise WireError(
-            "the source reports that a key was written, but not what", where={"start_ts": write["start_ts"]}
+            "the source reports that a key was written, but not its value", where={"start_ts": write["start_ts"]}
         )
     return base64.b64decode(text)

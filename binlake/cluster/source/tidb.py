@@ -1,11 +1,11 @@
 """TiDB as a source: PD for the clock, the status port for transactions and DDL jobs (tidb-binlog 10.3, 10.5).
 
-The DDL history is read page by page, newest first, and never held whole (invariant 5).
+The DDL history is read page by page, newest first, and is never in memory as a whole (invariant 5).
 
-How far back to look: job ids are handed out when a DDL is submitted, and the history shows a job only once it is
-finished. So an id below the newest one known may still appear, overtaken by jobs that ran beside it; and the order of
-ids is not that of schema versions. A reader passes the least id that may still be running, or goes on until it has met
-a good number of jobs it knows.
+How far back to read: a job gets its id when the DDL is submitted, but appears in the history only when it has finished.
+So jobs that run in parallel may overtake it, and an id below the newest known one may still appear; nor is the order of
+ids that of schema versions. A reader passes the lowest id that may still be running, or reads on until it has seen
+many jobs that it knows.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from binlake.rpc import Tls
 from binlake.tso import Clock
 
 SPARE = 256
-"""Ids read beyond a start: an id is taken a moment before its job's start_ts, so neighbours may be the other way."""
+"""Ids read beyond a start: an id is assigned shortly before the job's start_ts, so neighbours may be reversed."""
 
 PAGE = 64
-"""Jobs asked for at once: TiDB takes up to 1024, and a job of a wide table has some 100 KB."""
+"""Jobs per request: TiDB allows up to 1024, and the job of a wide table has some 100 KB."""
 
 
 class StatusPort:
-    """GET on one of `urls` (a list, or a comma list): the first that answers. `tls`: for https://. Thread-safe."""
+    """GET from the first of `urls` (a list, or a comma list) that answers. `tls`: for https://. Thread-safe."""
 
     def __init__(self, urls: str | Sequence[str], timeout_s: float = 10.0, tls: Tls | None = None) -> None:
         parts = urls.split(",") if isinstance(urls, str) else urls
         self.urls = tuple(url.strip().rstrip("/") for url in parts if url.strip())
-        # Reading the system's certificates takes 20 ms of CPU and more, in each window.
+        # Reading the system's certificates takes at least 20 ms of CPU, in each window.
         secure = any(url.lower().startswith("https:") for url in self.urls)
         verify = tls.http_context() if tls is not None else secure
         self._client = httpx.Client(timeout=timeout_s, trust_env=False, verify=verify)
 
     def get(self, path: str) -> str:
-        """The body of `path`. Raises SourceUnavailable naming every url and why it did not answer."""
+        """The body of `path`. Raises SourceUnavailable, which names every url and why it did not answer."""
         body = self.find(path, missing=())
         return body or ""
 
     def find(self, path: str, missing: Collection[int] = (400, 404)) -> str | None:
-        """As `get`; None when the first that answers gives one of the HTTP codes `missing`: it has no such page."""
+        """Like `get`; None if the first that answers returns one of the HTTP codes `missing`: it has no such page."""
         reasons = []
         for url in self.urls:
             try:
@@ -78,8 +78,8 @@ class HttpHistory:
         self._port = port
 
     def page(self, below: int) -> list[dict[str, Any]]:
-        """The newest jobs with id < `below` (0 = of all), newest first; empty = there are none."""
-        # Versions differ in whether start_job_id itself is in the answer: asked for exclusively, read either way.
+        """The newest jobs with id < `below` (0 = no limit), newest first; empty if there are none."""
+        # Depending on the version, the answer includes start_job_id itself or not; both are handled.
         path = f"/ddl/history?start_job_id={below}&limit={PAGE}" if below else f"/ddl/history?limit={PAGE}"
         jobs = self._parse(path, self._port.get(path))
         page = sorted((job for job in jobs if not below or job["id"] < below), key=lambda job: -int(job["id"]))
@@ -103,24 +103,24 @@ class HttpHistory:
         return by_id
 
     def running(self) -> None:
-        """Nothing: a status port does not list jobs that run."""
+        """None: a status port does not list running jobs."""
 
     def close(self) -> None:
-        """Nothing: the port is its owner's."""
+        """Do nothing: the owner of the port closes it."""
 
     def _parse(self, path: str, body: str) -> list[dict[str, Any]]:
         try:
             jobs = json.loads(body)
-            # TiDB says null for an empty history.
+            # TiDB returns null for an empty history.
             return [{**job, "id": int(job["id"])} for job in jobs or []]
         except (ValueError, TypeError, KeyError) as error:
             raise WireError(f"the answer to {path} is not a list of DDL jobs: {error!r}") from error
 
 
 class TidbSource:
-    """`pd` gives the clock, `status_url` (one url or a comma list) the rest; see `Source`.
+    """`pd` gives the clock, `status_url` (one url or a comma list) all else; see `Source`.
 
-    `history`: another place to read DDL jobs from than the status port; it is closed with this.
+    `history`: where to read DDL jobs, if not from the status port; it is closed with this object.
     """
 
     def __init__(
@@ -143,14 +143,14 @@ class TidbSource:
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
         """Committed, RolledBack, Locked or Unknown (Absent is one); raises SourceUnavailable."""
         if not key:
-            return Unknown("its prewrite has no key to ask about")
+            return Unknown("its prewrite has no key to look up")
         return read_status(self._port.get(f"/mvcc/hex/{key.hex()}"), start_ts)
 
     def ddl_jobs(self, newer_than_job_id: int, started_by: int | None = None) -> Iterator[dict[str, Any]]:
         """Finished jobs with id > `newer_than_job_id`, newest first, a page at a time.
 
-        `started_by` (a ts) passes over those submitted later, with some to spare, in a few dozen questions however
-        many there are: a reader far behind the present does not read the present's history each time.
+        `started_by` (a ts) skips jobs that were submitted later, except for some. This takes a few dozen requests,
+        however many jobs there are, so a reader that lags far behind does not read the newest history each time.
         """
         page = self._history.page(0)
         if started_by is not None:
@@ -163,7 +163,7 @@ class TidbSource:
             page = self._history.page(page[-1]["id"])
 
     def _page_at(self, newest: list[dict[str, Any]], ts: int) -> list[dict[str, Any]]:
-        """The page that holds every job with start_ts <= `ts` in it or behind it; `newest` is the first page."""
+        """The page such that all jobs with start_ts <= `ts` are in it or in older pages; `newest` is the first page."""
         if not newest or _start_ts(newest[-1]) <= ts:
             return newest
         low, high = 0, int(newest[-1]["id"])
@@ -180,24 +180,24 @@ class TidbSource:
         return self._history.by_id(ids) if ids else {}
 
     def running_jobs(self) -> list[dict[str, Any]] | None:
-        """The jobs that are not over yet, where the history has them (by SQL); None: `schema_version` gives more."""
+        """The unfinished jobs, if the history has them (by SQL); None: use `schema_version` instead."""
         return self._history.running()
 
     def schema_version(self) -> int | None:
-        """The newest schema version that any step of a DDL has made by now; None: the source keeps none, so that each
-        of its DDL is one step. Raises SourceUnavailable, WireError."""
+        """The newest schema version of any DDL step so far; None if the source has no schema versions, so that each of
+        its DDL is one step. Raises SourceUnavailable, WireError."""
         return newest_version(self._port.get(f"/mvcc/hex/{VERSION_KEY.hex()}"))
 
     def schema_step(self, version: int) -> Step | None:
-        """The step that made `version`; None: it was never made. Raises SourceUnavailable, WireError."""
+        """The step that created `version`; None if it was never created. Raises SourceUnavailable, WireError."""
         return step_of(version, self._port.get(f"/mvcc/hex/{step_key(version).hex()}"))
 
     def shown_table(self, table_id: int) -> Shown:
-        """The table as the server has it now, steps of a running DDL included. Raises SourceUnavailable, WireError."""
+        """The server's current table, including steps of a running DDL. Raises SourceUnavailable, WireError."""
         return shown_table(self._port.find(f"/db-table/{table_id}"))
 
     def close(self) -> None:
-        """Close the connections to the status port and the history; the clock is its owner's."""
+        """Close the connections to the status port and the history; the owner of the clock closes it."""
         self._port.close()
         self._history.close()
 

@@ -1,11 +1,11 @@
-"""Asks TiKV itself for the outcomes of transactions, many at once (tidb-binlog 2.6; kvproto: kvrpcpb).
+"""Asks TiKV directly for the outcomes of transactions, many at once (tidb-binlog 2.6; kvproto: kvrpcpb).
 
-Three ways to ask, each stronger than the one before: LOOK reads the records of the key and changes nothing; EXPIRE
-rolls back where the lock has expired, as any reader would; END also writes a rollback record where there is neither
-lock nor record, so that no commit can follow.
+There are three ways to ask, each stronger than the one before. LOOK reads the records of the key and changes nothing.
+EXPIRE rolls the transaction back if its lock has expired, as any reader would. END also writes a rollback record if
+there is neither lock nor record, so that no commit can follow.
 
-END proves nothing where GC may have removed a commit record: it is used only for transactions above a safe point of
-GC that PD has granted (`protect`). Else "nothing is there" is Unknown (hazards R-07).
+END proves nothing if GC may have removed a commit record, so it is used only for transactions above a GC safe point
+that PD has granted (`protect`). For other transactions, no lock and no record means Unknown (hazards R-07).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from binlake.rpc import Channel, PendingCall, RpcError, Tls
 from binlake.wire import tikv_pb2 as pb
 
 HOLD_S = 86400
-"""Seconds that PD holds GC for this service after its last call (as TiCDC's gc-ttl)."""
+"""Seconds for which PD holds GC for this service after its last call (as TiCDC's gc-ttl)."""
 
-_AT_ONCE = 256  # calls on their way to one store
-_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # between two tries
+_AT_ONCE = 256  # concurrent calls to one store
+_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # pause between two tries
 _ROLLBACK = 3
 _LOOK, _CHECK = "/tikvpb.Tikv/MvccGetByKey", "/tikvpb.Tikv/KvCheckTxnStatus"
 
 
 class How(Enum):
-    """How strongly to ask; see the module."""
+    """How strongly to ask; see the module's docstring."""
 
     LOOK = "look"
     EXPIRE = "expire"
@@ -45,7 +45,7 @@ class How(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The outcome of the transaction `start_ts`, whose primary key is `key` (raw)?"""
+    """Asks for the outcome of the transaction `start_ts`, whose primary key is `key` (raw)."""
 
     start_ts: int
     key: bytes
@@ -56,9 +56,9 @@ _Turn = dict[int, Question]
 
 
 class TikvStatus:
-    """Asks the stores that `regions` names; `tls` is towards them, `service` names the holder of GC in PD.
+    """Asks the stores that `regions` names, with `tls`; `service`: the name under which PD holds GC.
 
-    Thread-safe, but for `protect`, which belongs to one thread.
+    Thread-safe, except for `protect`, which only one thread may call.
     """
 
     def __init__(self, regions: RegionClient, service: str, *, tls: Tls | None = None, timeout_s: float = 10.0) -> None:
@@ -68,11 +68,11 @@ class TikvStatus:
         self._timeout_s = timeout_s
         self._channels: dict[str, Channel] = {}
         self._connecting = threading.Lock()
-        self._held: float = math.inf  # GC stays at or below it
+        self._held: float = math.inf  # GC stays at or below this ts
         self._stopped = threading.Event()
 
     def protect(self, oldest: int) -> None:
-        """Keep GC from passing the transaction `oldest`, as far as possible; 0 = no transaction is open.
+        """Keep GC from passing the transaction `oldest`, if still possible; 0 = no transaction is open.
 
         Raises SourceUnavailable.
         """
@@ -82,7 +82,7 @@ class TikvStatus:
                 self._held = math.inf
             return
         safe_point, self._held = oldest - 1, math.inf
-        # PD accepts only a value at or above the least of all services: GC cannot go back.
+        # PD accepts only a value at or above the lowest of all services: GC cannot go back.
         for _ in range(3):
             least = self._regions.hold_gc(self._service, safe_point, HOLD_S)
             if least <= safe_point:
@@ -91,18 +91,18 @@ class TikvStatus:
             safe_point = least
 
     def protects(self, start_ts: int) -> bool:
-        """Whether GC cannot have passed `start_ts`."""
+        """Whether it is certain that GC has not passed `start_ts`."""
         return start_ts > self._held
 
     def ask(self, questions: Sequence[Question], now_ts: int) -> list[Status]:
-        """An answer to each; `now_ts` is a fresh timestamp of PD. What could not be asked is Unreachable."""
+        """An answer to each question; Unreachable if it could not be asked. `now_ts` is a fresh timestamp of PD."""
         answers: dict[int, Status] = {}
         turn: _Turn = {}
         for number, question in enumerate(questions):
             if question.key:
                 turn[number] = question
             else:
-                answers[number] = Unknown("its prewrite has no key to ask about")
+                answers[number] = Unknown("its prewrite has no key to look up")
         reasons: dict[int, str] = {}
         until = time.monotonic() + self._timeout_s
         for pause_s in (*_PAUSES_S, 0.0):
@@ -127,7 +127,7 @@ class TikvStatus:
         self._regions.close()
 
     def _ask_round(self, turn: _Turn, now_ts: int, answers: dict[int, Status]) -> dict[int, str]:
-        """Ask each once; the reasons of those that have to be asked again."""
+        """Ask each question once; returns the reasons for those that must be asked again."""
         failed: dict[int, str] = {}
         numbers = list(turn)
         for begin in range(0, len(numbers), _AT_ONCE):
@@ -182,7 +182,7 @@ class TikvStatus:
         return status
 
     def _follow_region_error(self, location: RegionLocation, error: pb.RegionError) -> str:
-        """Apply TiKV's region error to the cache; the error as text."""
+        """Update the cache by TiKV's region error; returns the error as text."""
         if error.HasField("not_leader") and error.not_leader.leader.id:
             self._regions.lead(location, error.not_leader.leader)
         elif not error.HasField("server_is_busy"):
@@ -201,7 +201,7 @@ class TikvStatus:
 
 
 def is_expired(status: Status, start_ts: int, now_ts: int, grace_ms: int) -> bool:
-    """Whether a lock expired more than `grace_ms` milliseconds ago: its holder is gone."""
+    """Whether a lock expired more than `grace_ms` milliseconds ago, so that its holder has ended."""
     if not isinstance(status, Locked) or not status.ttl_ms:
         return False
     return tso.physical(start_ts) + status.ttl_ms + grace_ms < tso.physical(now_ts)
@@ -226,7 +226,7 @@ def _status_of_records(answer: pb.MvccGetByKeyResponse, start_ts: int) -> Status
         if write.start_ts == start_ts:
             return RolledBack() if write.type == _ROLLBACK else Committed(write.commit_ts)
         if write.commit_ts == start_ts and write.has_overlapped_rollback:
-            return RolledBack()  # the rollback is noted in the record of another transaction
+            return RolledBack()  # the rollback is stored as a flag in the record of another transaction
     if answer.info.lock.start_ts == start_ts:
         return Locked(answer.info.lock.ttl)
     return Absent()
@@ -240,14 +240,14 @@ def _status_of_check(answer: pb.CheckTxnStatusResponse, start_ts: int, now_ts: i
     if answer.lock_ttl:
         locked = Locked(answer.lock_ttl)
         if answer.lock_info.use_async_commit and is_expired(locked, start_ts, now_ts, 0):
-            return Unknown("its lock is one of async commit, which a reader of its rows resolves")
+            return Unknown("it has a lock of async commit, which a reader of its rows resolves")
         return locked
-    # Removing only a pessimistic lock leaves no record: the next question gets the final answer.
+    # Removing only a pessimistic lock leaves no record; the next question gets the final answer.
     leaves_no_record = answer.action in (pb.TTLExpirePessimisticRollback, pb.LockNotExistDoNothing)
     return Absent() if leaves_no_record else RolledBack()
 
 
 def _describe_error(error: pb.KeyError) -> str:
     if error.HasField("primary_mismatch"):
-        return "its key is not the primary one of its transaction"
+        return "its key is not the primary key of its transaction"
     return error.abort or error.retryable or "an error of the key"

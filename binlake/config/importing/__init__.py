@@ -1,1 +1,1 @@
-"""DM's and the drainer's configuration files as Binlake's, with a line about each of their keys."""
+"""Converts configuration files of DM and the drainer to Binlake's, and reports on each of their keys."""

@@ -1,6 +1,6 @@
-"""`binlake dm import` and `binlake drainer import`: configuration files of DM and the drainer as Binlake's.
+"""`binlake dm import` and `binlake drainer import`: convert configuration files of DM and the drainer to Binlake's.
 
-Rule: nothing is written before the result is a valid replication, and no file is written over unasked.
+Rule: nothing is written unless the result is a valid replication, and files are overwritten only with --force.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class DmCommand:
     help = "write a replication and a feeder.toml from DM's task file and source files"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The files, and settings that they do not contain."""
+        """Declare the files, and settings that they do not contain."""
         parser.add_argument("action", choices=("import",))
         parser.add_argument("task", type=Path, help="DM's task file")
-        parser.add_argument("sources", type=Path, nargs="+", help="the source file of each of its instances")
-        parser.add_argument("--pd-urls", default="http://127.0.0.1:2379", help="PD of the pumps (%(default)s)")
+        parser.add_argument("sources", type=Path, nargs="+", help="the source file of each of the task's instances")
+        parser.add_argument("--pd-urls", default="http://127.0.0.1:2379", help="address of the pumps' PD (%(default)s)")
         parser.add_argument("--status-addr", default="127.0.0.1:10080", help="HOST:PORT that the feeder will serve")
         parser.add_argument(
             "--tracker", default="127.0.0.1:3306", metavar="HOST:PORT",
@@ -47,12 +47,12 @@ class DmCommand:
         parser.add_argument("--target-type", choices=("tidb", "mysql", "mariadb"), default="tidb", help="(%(default)s)")
         parser.add_argument(
             "--keep-schema-names", action="store_true",
-            help="databases of several sources have different names: do not put the source's in front",
+            help="keep database names without the source's name as prefix; they must differ between sources",
         )  # fmt: skip
         _add_files(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Write the files and a line about each key. Raises ConfigError."""
+        """Write the files, and print a line about each key. Raises ConfigError."""
         choices = Choices(args.lake, args.pd_urls, args.status_addr, args.tracker, args.target_type,
                           args.keep_schema_names)  # fmt: skip
         outcome = import_task(read_yaml(args.task), [read_yaml(path) for path in args.sources], choices)
@@ -65,7 +65,7 @@ class DrainerCommand:
     help = "write a replication from a drainer's configuration file"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The file, and settings that it does not contain."""
+        """Declare the file, and settings that it does not contain."""
         parser.add_argument("action", choices=("import",))
         parser.add_argument("file", type=Path, help="drainer.toml")
         parser.add_argument("--name", default="drainer", help="name of the replication (%(default)s)")
@@ -73,7 +73,7 @@ class DrainerCommand:
         _add_files(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Write the file and a line about each key. Raises ConfigError."""
+        """Write the file, and print a line about each key. Raises ConfigError."""
         file = read_toml_entries(args.file)
         return _finish(
             args, import_drainer(file, name=args.name, lake=args.lake, status_url=args.status_url), args.file
@@ -82,7 +82,7 @@ class DrainerCommand:
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lake", default=_LAKE, help="root of the lake (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(), help="folder to write into; default: this one")
+    parser.add_argument("--out", type=Path, default=Path(), help="folder to write into; default: the current folder")
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
     add_output(parser)
 
@@ -92,11 +92,15 @@ def _finish(args: argparse.Namespace, outcome: Outcome, source: Path) -> int:
     _require_valid(outcome.replication, source)
     files = {args.out / f"{name}.toml": outcome.replication}
     if outcome.feeder:
-        # Beside the folder's replications, each of which is a file `*.toml` of its own.
+        # Not in the folder itself, where each `*.toml` is a replication.
         files[args.out / "feeder" / f"{name}.toml"] = outcome.feeder
     existing = [str(path) for path in files if path.exists()]
     if existing and not args.force:
-        raise ConfigError("a file exists already", where={"file": ", ".join(existing)}, hint="--out DIR, or --force")
+        raise ConfigError(
+            "a file already exists",
+            where={"file": ", ".join(existing)},
+            hint="choose another folder with --out DIR, or overwrite it with --force",
+        )
     for path, values in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"# Made from {source} by `binlake {_command(outcome)} import`.\n{to_toml_sections(values)}")
@@ -127,7 +131,7 @@ def _print_report(outcome: Outcome, files: list[str], secrets: list[str]) -> Non
 
 
 def _require_valid(values: dict[str, Any], source: Path) -> None:
-    """The same as `binlake config check` of the file. Raises ConfigError."""
+    """Check the values as `binlake config check` does. Raises ConfigError."""
     from binlake.rules import Rules
 
     try:

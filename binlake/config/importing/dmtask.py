@@ -1,6 +1,6 @@
-"""DM's task file and the files of its sources as a replication's TOML and a feeder.toml (MISSION S4-52).
+"""Converts DM's task file and source files to a replication's TOML and a feeder.toml (MISSION S4-52).
 
-Rule: each key gets a line about its import; a key that decides which rows arrive and has no counterpart is an error.
+Rule: the report has a line about each key; a key without a counterpart is an error if it decides which rows arrive.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def import_task(task: Entry, sources: Sequence[Entry], choices: Choices) -> Outc
 def _require(entry: Entry, keys: Mapping[str, Entry], names: Sequence[str]) -> None:
     missing = [name for name in names if name not in keys]
     if missing:
-        raise entry.error(f"`{missing[0]}` is missing", "DM needs it, too")
+        raise entry.error(f"`{missing[0]}` is missing", "add it: DM requires it too")
 
 
 def _take_name(outcome: Outcome, entry: Entry) -> str:
@@ -86,7 +86,9 @@ def _take_name(outcome: Outcome, entry: Entry) -> str:
         raise entry.error(f"the name {text!r} does not begin with a letter, or is too long", "rename the task")
     outcome.replication["name"] = name
     outcome.say(
-        entry, "taken" if name == text else "differs", f'name = "{name}", also of the DAG and the lake\'s folder'
+        entry,
+        "taken" if name == text else "differs",
+        f'name = "{name}", which is also the name of the DAG and of the lake\'s folder',
     )
     return name
 
@@ -94,15 +96,18 @@ def _take_name(outcome: Outcome, entry: Entry) -> str:
 def _take_switches(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
     say_notes(outcome, keys, notes.TASK)
     if entry := keys.get("column-mappings"):
-        raise entry.error("column mappings are not supported (nor by DM since 2.0)", "use extract-table and its like")
+        raise entry.error(
+            "column mappings are not supported (nor by DM since 2.0)",
+            "use extract-table, extract-schema or extract-source",
+        )
     if entry := keys.get("meta-schema"):
         outcome.take(entry, "target.checkpoint-schema", entry.text())
     if entry := keys.get("case-sensitive"):
         same = not entry.truth()
-        outcome.say(entry, "taken" if same else "differs", "names are compared without regard to case")
+        outcome.say(entry, "taken" if same else "differs", "names are compared case-insensitively")
     if entry := keys.get("online-ddl"):
         same = entry.truth()
-        text = "the tables of gh-ost and pt-osc are recognised" + ("" if same else ", always")
+        text = "the tables of gh-ost and pt-osc are recognised" + ("" if same else " in any case")
         outcome.say(entry, "taken" if same else "differs", text)
     if entry := keys.get("shard-mode"):
         _say_shard_mode(outcome, entry)
@@ -111,13 +116,13 @@ def _take_switches(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
 def _say_shard_mode(outcome: Outcome, entry: Entry) -> None:
     mode = entry.text()
     if mode not in ("", "pessimistic", "optimistic"):
-        raise entry.error(f"unknown shard-mode {mode!r}", "pessimistic, optimistic or empty")
+        raise entry.error(f"unknown shard-mode {mode!r}", "use pessimistic, optimistic or empty")
     if mode:
         outcome.take(entry, "shard-mode", mode)
         return
     text = (
-        "no shard waits: the first one widens the target's table, the last one narrows it, else the pipeline stops;"
-        " `binlake ddl lock` shows who lacks what"
+        "no shard waits: the first shard widens the target's table, the last one narrows it, else the pipeline stops;"
+        " `binlake ddl lock` shows what each table lacks"
     )
     outcome.say(entry, "differs", text)
 
@@ -142,8 +147,8 @@ def _instances(entry: Entry, sources: Sequence[Entry], choices: Choices) -> list
             raise rules.error("column mappings are not supported (nor by DM since 2.0)", "remove the key")
         source = keys["source-id"].text()
         if not _SOURCE.fullmatch(source):
-            raise keys["source-id"].error(f"the source-id {source!r} is not a name for a feeder's source",
-                                          "letters, digits, - _ and . only")  # fmt: skip
+            raise keys["source-id"].error(f"the source-id {source!r} is not valid as the name of a feeder's source",
+                                          "use only letters, digits, - _ and .")  # fmt: skip
         if any(known.source == source for known in instances):
             raise keys["source-id"].error(f"two instances have the source-id {source!r}")
         file = next((file for file in sources if _source_id(file) == source), None)
@@ -160,18 +165,18 @@ def _instances(entry: Entry, sources: Sequence[Entry], choices: Choices) -> list
         _require_distinct_names(entry, instances)
     for file in sources:
         if _source_id(file) not in {one.source for one in instances}:
-            raise file.error(f"the task has no instance of the source {_source_id(file)!r}", "leave the file out")
+            raise file.error(f"the task has no instance of the source {_source_id(file)!r}", "omit the file")
     return instances
 
 
 def _require_distinct_names(entry: Entry, instances: Sequence[Instance]) -> None:
-    """A database's name identifies its source: no source's name may begin with another's."""
+    """Require that a database's name identifies its source: no source's name may begin with another's."""
     names = [instance.scope.prefix.lower() for instance in instances]
     for first, second in permutations(names, 2):
         if second.startswith(first):
             raise entry.error(
-                f"the sources {first[:-1]} and {second[:-1]} would give their databases names that begin alike",
-                "rename one of them, here and in its file; or pass --keep-schema-names",
+                f"with the sources {first[:-1]} and {second[:-1]}, the names of their databases would begin alike",
+                "rename one of them, here and in its file, or pass --keep-schema-names",
             )
 
 
@@ -187,32 +192,34 @@ def _sort_sources(instances: Sequence[Instance], sources: Sequence[Entry]) -> li
 
 
 def _take_units(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
-    """The syncer and the validator; the snapshot's settings belong to each source."""
+    """Take the syncers and validators; the settings of snapshots belong to each source."""
     _check_sets(outcome, task, instances)
     first, *others = (unit_of(task, one.keys, "syncer") for one in instances)
     take_syncer(outcome, first, thread=instances[0].keys.get("syncer-thread"))
     for other in others:
         if other is not None and (first is None or other.plain() != first.plain()):
-            outcome.say(other, "differs", f"all sources have one SQL sink: the syncer of {instances[0].source} counts")
-    validators = [found for one in instances if (found := unit_of(task, one.keys, "validator")) is not None]
+            outcome.say(
+                other, "differs", f"all sources share one SQL sink, which has the settings for {instances[0].source}"
+            )
+    validators = [unit for one in instances if (unit := unit_of(task, one.keys, "validator")) is not None]
     for entry in {entry.key: entry for entry in validators}.values():
         take_validator(outcome, entry)
 
 
 def _check_sets(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
-    """Settings that no instance names are read too, so that no key of the file is ignored."""
+    """Check settings that no instance names too, so that no key of the file is ignored."""
     for unit, known in UNIT_KEYS.items():
-        used = {found.key for one in instances if (found := unit_of(task, one.keys, unit)) is not None}
+        used = {settings.key for one in instances if (settings := unit_of(task, one.keys, unit)) is not None}
         for entry in (task[f"{unit}s"].named() if f"{unit}s" in task else {}).values():
             entry.table(known)
             if entry.key not in used:
-                outcome.say(entry, "none", "no instance names it: left out")
+                outcome.say(entry, "none", "omitted, since no instance names it")
 
 
 def _take_feeder(outcome: Outcome, name: str, choices: Choices) -> None:
     host, _, port = choices.tracker.rpartition(":")
     if not host or not port.isdecimal():
-        raise ConfigError("--tracker is not HOST:PORT", where={"tracker": choices.tracker})
+        raise ConfigError("--tracker must be HOST:PORT", where={"tracker": choices.tracker})
     outcome.feeder |= {
         "name": name, "pd-urls": choices.pd_urls, "data-dir": f"data.{name}", "status-addr": choices.status_addr,
         "tracker": {"host": host, "port": int(port), "user": "binlake", "password": "env:BINLAKE_TRACKER_PASSWORD"},
@@ -228,11 +235,12 @@ def _take_source(outcome: Outcome, task: Mapping[str, Entry], instance: Instance
     _take_server(outcome, keys["from"], instance, values)
     if instance.scope.prefix:
         values["rename-schema"] = TEMPLATE
-        outcome.say(keys["source-id"], "differs", "its databases are SOURCE_SCHEMA in rules, audits and the lake, since"
-                    " several sources may have one name; at the target they are as routes say")  # fmt: skip
+        outcome.say(keys["source-id"], "differs", "its databases are called SOURCE_SCHEMA in rules,"
+        " audits and the lake, since sources may have databases of the same name; at the target their"
+        " names follow the routes")  # fmt: skip
     if entry := keys.get("case-sensitive"):
         fate = "differs" if entry.truth() else "taken"
-        outcome.say(entry, fate, "names are compared without regard to case")  # type: ignore[arg-type]
+        outcome.say(entry, fate, "names are compared case-insensitively")  # type: ignore[arg-type]
     if entry := keys.get("filters"):
         outcome.say(entry, "taken", "[[filters]]")
     say_notes(outcome, keys, notes.SOURCE)
@@ -258,13 +266,13 @@ def _take_server(outcome: Outcome, entry: Entry, instance: Instance, values: dic
             set_value(values, f"security.{name}", one.text())
             outcome.say(one, "taken", f"source.security.{name} of the feeder")
         else:
-            outcome.say(one, "none", "certificates are read from files: ssl-ca, ssl-cert, ssl-key")
+            outcome.say(one, "none", "certificates are read only from files: ssl-ca, ssl-cert, ssl-key")
 
 
 _MODES = {
     "all": 'source.start.mode = "snapshot" of the feeder',
     "incremental": "no snapshot is read",
-    "full": "a snapshot, and what happens after it, too: stop the feeder after `binlake bootstrap`",
+    "full": "the feeder reads a snapshot and then the log; stop it after `binlake bootstrap`",
 }
 
 
@@ -272,8 +280,8 @@ def _take_start(outcome: Outcome, mode: Entry | None, instance: Instance, values
     word = mode.text() if mode is not None else "all"
     if word not in _MODES and mode is not None:
         raise mode.error(
-            f"task-mode {word!r} has no counterpart", "all, full or incremental; for a base that is loaded already:"
-            " incremental with `meta`, then `binlake checkpoint set --base`",
+            f"task-mode {word!r} has no counterpart", "use all, full or incremental; for a base that is loaded"
+            " already, incremental with `meta`, then `binlake checkpoint set --base`",
         )  # fmt: skip
     meta = instance.keys.get("meta")
     if word == "incremental":
@@ -285,20 +293,22 @@ def _take_start(outcome: Outcome, mode: Entry | None, instance: Instance, values
     if mode is None:
         return
     known = word == "all" or values["start"]["mode"] in ("gtid", "position")
-    lack = f": {instance.source} has no `meta`, so it is read from its present end"
+    lack = f": {instance.source} has no `meta`, so its log is read from the current end"
     text = _MODES[word] + (lack if values["start"]["mode"] == "now" else "")
     outcome.say(mode, "taken" if known else "differs", text)
 
 
 def _take_log_position(outcome: Outcome, meta: Entry | None) -> dict[str, Any]:
-    places = meta.table(("binlog-name", "binlog-pos", "binlog-gtid")) if meta is not None else {}
-    if "binlog-gtid" in places and places["binlog-gtid"].text():
-        outcome.say(places["binlog-gtid"], "taken", "source.start.gtid of the feeder; it wins over file and offset")
-        return {"mode": "gtid", "gtid": places["binlog-gtid"].text()}
-    if "binlog-name" in places:
-        offset = max(places["binlog-pos"].number(), 4) if "binlog-pos" in places else 4
-        outcome.say(places["binlog-name"], "taken", f"source.start.file of the feeder, offset = {offset}")
-        return {"mode": "position", "file": places["binlog-name"].text(), "offset": offset}
+    position = meta.table(("binlog-name", "binlog-pos", "binlog-gtid")) if meta is not None else {}
+    if "binlog-gtid" in position and position["binlog-gtid"].text():
+        outcome.say(
+            position["binlog-gtid"], "taken", "source.start.gtid of the feeder; it has priority over file and offset"
+        )
+        return {"mode": "gtid", "gtid": position["binlog-gtid"].text()}
+    if "binlog-name" in position:
+        offset = max(position["binlog-pos"].number(), 4) if "binlog-pos" in position else 4
+        outcome.say(position["binlog-name"], "taken", f"source.start.file of the feeder, offset = {offset}")
+        return {"mode": "position", "file": position["binlog-name"].text(), "offset": offset}
     return {"mode": "now"}
 
 

@@ -1,6 +1,6 @@
 """A YAML or TOML file of DM or the drainer as entries with their position in the file.
 
-Rule: a key that is unknown to its program is an error that names the nearest one (S4-52): nothing is ignored.
+Rule: a key that is unknown to DM or the drainer is an error that names the most similar key (S4-52).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _Kind = TypeVar("_Kind")
 
 @dataclass(frozen=True)
 class Entry:
-    """A value and its position: `key` is its path in the file, `line` 0 if unknown.
+    """A value and its position: `key` is its path in the file, `line` is 0 if unknown.
 
-    `value`: text, a number, truth or None; a mapping of names to entries; a tuple of entries.
+    `value`: text, a number, a boolean or None; a mapping of names to entries; a tuple of entries.
     """
 
     file: str
@@ -33,7 +33,7 @@ class Entry:
     value: Any
 
     def table(self, known: Collection[str]) -> Mapping[str, Entry]:
-        """Its keys that have a value, of the `known` ones. Raises ConfigError."""
+        """Its keys that have a value. Raises ConfigError for a key that is not in `known`."""
         entries = self.named()
         for name, entry in entries.items():
             if name not in known:
@@ -43,11 +43,11 @@ class Entry:
         return {name: entry for name, entry in entries.items() if entry.value is not None}
 
     def named(self) -> Mapping[str, Entry]:
-        """A mapping whose names the file chooses. Raises ConfigError."""
+        """Its entries as a mapping with any names. Raises ConfigError."""
         if self.value is None:
             return {}
         if not isinstance(self.value, Mapping):
-            raise self.error(f"`{self.key}` is not a table of keys", "write `key: value` lines below it")
+            raise self.error(f"`{self.key}` must be a table of keys", "write `key: value` lines below it")
         return self.value
 
     def items(self) -> tuple[Entry, ...]:
@@ -55,23 +55,23 @@ class Entry:
         return self._value_of_kind(tuple, "a list")
 
     def text(self) -> str:
-        """A text; a number as it is written. Raises ConfigError."""
+        """Its text; a number as it is written. Raises ConfigError."""
         return str(self.value) if type(self.value) in (int, float) else self._value_of_kind(str, "a text")
 
     def number(self) -> int:
-        """A whole number, quoted or not. Raises ConfigError."""
+        """Its whole number, quoted or not. Raises ConfigError."""
         if isinstance(self.value, str) and self.value.isdecimal():
             return int(self.value)
         if isinstance(self.value, bool):
-            raise self.error(f"`{self.key}` is a number, not {str(self.value).lower()}")
+            raise self.error(f"`{self.key}` must be a number, not {str(self.value).lower()}")
         return self._value_of_kind(int, "a whole number")
 
     def truth(self) -> bool:
-        """true or false. Raises ConfigError."""
+        """Its boolean. Raises ConfigError."""
         return self._value_of_kind(bool, "true or false")
 
     def texts(self) -> list[str]:
-        """A list of texts. Raises ConfigError."""
+        """Its list of texts. Raises ConfigError."""
         return [entry.text() for entry in self.items()]
 
     def plain(self) -> Any:
@@ -86,7 +86,7 @@ class Entry:
 
     def _value_of_kind(self, kind: type[_Kind], words: str) -> _Kind:
         if not isinstance(self.value, kind):
-            raise self.error(f"`{self.key}` is not {words}")
+            raise self.error(f"`{self.key}` must be {words}")
         return self.value
 
 
@@ -137,16 +137,16 @@ def _entry_of_node(loader: yaml.SafeLoader, node: yaml.Node, file: str, key: str
 
 def _entries_of_node(loader: yaml.SafeLoader, node: yaml.MappingNode, file: str, key: str) -> dict[str, Entry]:
     names = [str(name.value) for name, _ in node.value]
-    loader.flatten_mapping(node)  # what `<<` names comes first, so that own keys win
+    loader.flatten_mapping(node)  # keys from `<<` come first, so that the mapping's own keys override them
     entries: dict[str, Entry] = {}
     for name_node, value in node.value:
         name = str(name_node.value)
-        place = f"{key}.{name}" if key else name
+        path = f"{key}.{name}" if key else name
         line = name_node.start_mark.line + 1
-        entries[name] = Entry(file, place, line, _entry_of_node(loader, value, file, place).value)
+        entries[name] = Entry(file, path, line, _entry_of_node(loader, value, file, path).value)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise entries[twice].error(f"the key `{entries[twice].key}` is given twice", "keep one")
+        raise entries[twice].error(f"the key `{entries[twice].key}` is given twice", "remove one of the two")
     return entries
 
 
@@ -167,7 +167,7 @@ _KEY = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
 
 
 def _lines_of_toml(text: str) -> Mapping[str, int]:
-    """By path, where a key is first written; tomllib does not say."""
+    """By path, the line where a key is first written, which tomllib does not return."""
     lines: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), 1):

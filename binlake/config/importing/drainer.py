@@ -1,6 +1,6 @@
-"""The drainer's `drainer.toml` as a replication's TOML.
+"""Converts the drainer's `drainer.toml` to a replication's TOML.
 
-Rule: each key gets a line about its import; a downstream without a counterpart is an error.
+Rule: the report has a line about each key; a downstream without a counterpart is an error.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from urllib.parse import quote
 from binlake.config.importing.document import Entry
 from binlake.config.importing.report import Note, Outcome, say_notes
 
-_NO_SERVER: Note = ("none", "stages are tasks, not a server: metrics and state come from Airflow and the registry")
+_NO_SERVER: Note = ("none", "stages are tasks, not a server; Airflow and the registry show metrics and state")
 _NODE: Mapping[str, Note] = {
     **dict.fromkeys(("addr", "advertise-addr", "node-id", "metrics-addr", "metrics-interval"), _NO_SERVER),
-    **dict.fromkeys(("log-level", "log-file", "log-rotate"), ("none", "Airflow has the logs of the tasks")),
-    "data-dir": ("none", "the checkpoint is in the target, everything else in the lake"),
-    "detect-interval": ("none", "each window asks the registry for its pumps"),
-    "compressor": ("none", "pumps serve blocks as they are"),
-    "sql-mode": ("differs", "DDL is read with the sql_mode of its own session"),
+    **dict.fromkeys(("log-level", "log-file", "log-rotate"), ("none", "Airflow keeps the logs of tasks")),
+    "data-dir": ("none", "the checkpoint is in the target, all other state is in the lake"),
+    "detect-interval": ("none", "each window reads the list of pumps from the registry"),
+    "compressor": ("none", "pumps send blocks as they are stored"),
+    "sql-mode": ("differs", "DDL is parsed with the sql_mode of its session"),
     "synced-check-time": ("none", "lag is a metric (docs/operate/alerts.md)"),
-    "cache-binlog-count": ("none", "a window is bounded by window.max-bytes"),
+    "cache-binlog-count": ("none", "window.max-bytes limits a window"),
 }
 _SYNCER: Mapping[str, Note] = {
-    "sql-mode": ("differs", "DDL is read with the sql_mode of its own session"),
+    "sql-mode": ("differs", "DDL is parsed with the sql_mode of its session"),
     "enable-detect": ("none", "conflicts are always detected"),
     "disable-detect": ("none", "conflicts are always detected"),
-    "load-schema-snapshot": ("none", "definitions are those of the source's DDL history"),
-    "queue-size": ("none", "a window is bounded by window.max-bytes"),
+    "load-schema-snapshot": ("none", "definitions come from the source's DDL history"),
+    "queue-size": ("none", "window.max-bytes limits a window"),
 }
 _TO: Mapping[str, Note] = {
-    "params": ("differs", "the session is Binlake's own: strict, UTC, utf8mb4 (docs/understand/apply.md)"),
-    "read-timeout": ("none", "a dead connection is found by TCP keepalive"),
+    "params": ("differs", "Binlake always sets up the session: strict, UTC, utf8mb4 (docs/understand/apply.md)"),
+    "read-timeout": ("none", "TCP keepalive detects a dead connection"),
     "time-zone": ("taken", "TIMESTAMP is written as UTC"),
-    "security": ("none", "TLS to the target is used where the server offers it, without a certificate of its own"),
-    "zookeeper-addrs": ("none", "brokers are named by kafka-addrs"),
-    "kafka-version": ("none", "the client agrees on a version with the brokers by itself"),
-    "kafka-max-messages": ("none", "messages are batched by the client itself"),
+    "security": ("none", "TLS to the target is used if the server offers it, without a client certificate"),
+    "zookeeper-addrs": ("none", "kafka-addrs names the brokers"),
+    "kafka-version": ("none", "the client negotiates the version with the brokers"),
+    "kafka-max-messages": ("none", "the client batches messages"),
 }
-_OF_TARGETS = ("host", "port", "user", "password", "encrypted_password", "merge", "sync-mode", "checkpoint")
-_OF_FILES = ("dir", "retention-time", "compression")
-_TO_KEYS = (*_TO, *_OF_TARGETS, *_OF_FILES, "kafka-addrs", "kafka-max-message-size", "kafka-client-id", "topic-name")
+_TARGET_KEYS = ("host", "port", "user", "password", "encrypted_password", "merge", "sync-mode", "checkpoint")
+_FILE_KEYS = ("dir", "retention-time", "compression")
+_TO_KEYS = (*_TO, *_TARGET_KEYS, *_FILE_KEYS, "kafka-addrs", "kafka-max-message-size", "kafka-client-id", "topic-name")
 _LISTS = ("ignore-schemas", "ignore-table", "replicate-do-db", "replicate-do-table", "ignore-txn-commit-ts")
 _SYNCER_KEYS = (*_SYNCER, *_LISTS, "txn-batch", "worker-count", "db-type", "sync-ddl", "safe-mode", "enable-dispatch",
                 "disable-dispatch", "loopback-control", "channel-id", "case-sensitive", "table-migrate-rule",
@@ -51,7 +51,7 @@ _CHECKPOINT_KEYS = ("type", "schema", "table", "host", "port", "user", "password
 
 
 def import_drainer(file: Entry, *, name: str, lake: str, status_url: str) -> Outcome:
-    """The replication of a drainer. Raises ConfigError."""
+    """Convert a drainer's configuration to a replication. Raises ConfigError."""
     outcome = Outcome({"name": name, "source": {"status-url": status_url}, "lake": {"path": lake}})
     keys = file.table(_ROOT_KEYS)
     say_notes(outcome, keys, _NODE)
@@ -68,7 +68,7 @@ def _take_security(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
     files = keys["security"].table(("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")) if "security" in keys else {}
     for name, entry in files.items():
         if name == "cert-allowed-cn":
-            outcome.say(entry, "none", "stages serve nothing")
+            outcome.say(entry, "none", "stages accept no connections")
         elif entry.text():
             outcome.take(entry, f"source.security.{name}", entry.text())
 
@@ -91,12 +91,12 @@ def _take_syncer(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
             entry_of_relay, f"relay.{name}", entry_of_relay.text() if name == "log-dir" else entry_of_relay.number()
         )
     if entry := keys.get("case-sensitive"):
-        outcome.say(entry, "differs" if entry.truth() else "taken", "names are compared without regard to case")
+        outcome.say(entry, "differs" if entry.truth() else "taken", "names are compared case-insensitively")
     _take_downstream(outcome, keys)
 
 
 def _read_list(entry: Entry) -> Any:
-    """Names with commas or as a list, tables, timestamps as text."""
+    """Names as comma-separated text or as a list; tables; timestamps as text."""
     if not isinstance(entry.value, tuple):
         return entry.text()
     items = [item.plain() for item in entry.items()]
@@ -104,27 +104,29 @@ def _read_list(entry: Entry) -> Any:
 
 
 def _event_rules(keys: Mapping[str, Entry]) -> list[dict[str, Any]]:
-    """The rules of kinds of changes, one for each source that `table-migrate-rule` binds them to."""
+    """Event filters, one for each source in `table-migrate-rule`."""
     sets = keys["binlog-filter-rule"].named() if "binlog-filter-rule" in keys else {}
     by_source: dict[tuple[str, str], dict[str, Any]] = {}
     for rule in keys["table-migrate-rule"].items() if "table-migrate-rule" in keys else ():
         parts = rule.table(("source", "target", "binlog-filter-rule"))
         if "target" in parts:
-            raise parts["target"].error("a target of `table-migrate-rule` is Oracle's only", "use [[routes]]")
+            raise parts["target"].error(
+                "`target` in `table-migrate-rule` is only supported for Oracle", "use [[routes]]"
+            )
         if "source" not in parts:
             raise rule.error(f"`{rule.key}` has no `source`")
         source = {name: one.text() for name, one in parts["source"].table(("schema", "table")).items()}
-        place = source.get("schema", "*"), source.get("table", "*")
-        ours = by_source.setdefault(
-            place, {"schema-pattern": place[0], "table-pattern": place[1], "events": [], "sql-pattern": [],
+        patterns = source.get("schema", "*"), source.get("table", "*")
+        event_rule = by_source.setdefault(
+            patterns, {"schema-pattern": patterns[0], "table-pattern": patterns[1], "events": [], "sql-pattern": [],
                     "action": "Ignore"},
         )  # fmt: skip
         for named in parts["binlog-filter-rule"].items() if "binlog-filter-rule" in parts else ():
             if named.text() not in sets:
                 raise named.error(f"`binlog-filter-rule` has no {named.text()!r}", f"known: {', '.join(sorted(sets))}")
             words = sets[named.text()].table(("ignore-event", "ignore-sql"))
-            ours["events"] += words["ignore-event"].texts() if "ignore-event" in words else []
-            ours["sql-pattern"] += words["ignore-sql"].texts() if "ignore-sql" in words else []
+            event_rule["events"] += words["ignore-event"].texts() if "ignore-event" in words else []
+            event_rule["sql-pattern"] += words["ignore-sql"].texts() if "ignore-sql" in words else []
     return list(by_source.values())
 
 
@@ -133,18 +135,18 @@ def _take_downstream(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
     to = keys["to"].table(_TO_KEYS) if "to" in keys else {}
     say_notes(outcome, to, _TO)
     if kind not in ("file", "pb"):
-        _say_unread(outcome, to, _OF_FILES)
+        _say_unread(outcome, to, _FILE_KEYS)
     if kind in ("mysql", "tidb"):
         outcome.replication["target"] = {"db-type": kind}
         if "db-type" in keys:
-            outcome.say(keys["db-type"], "taken", f'target.db-type = "{kind}"; "mariadb" where it is one')
+            outcome.say(keys["db-type"], "taken", f'target.db-type = "{kind}"; use "mariadb" if it is one')
         _take_target(outcome, keys, to)
     elif kind == "kafka":
         _take_topic(outcome, keys, to)
     elif kind in ("file", "pb"):
         _take_files(outcome, keys, to)
     else:
-        raise keys["db-type"].error(f"db-type {kind!r} has no counterpart", "mysql, tidb, kafka and file have")
+        raise keys["db-type"].error(f"db-type {kind!r} has no counterpart", "use mysql, tidb, kafka or file")
 
 
 def _take_target(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
@@ -171,14 +173,16 @@ def _take_dispatch(outcome: Outcome, entry: Entry, *, one_by_one: bool) -> None:
     if one_by_one:
         outcome.take(entry, "target.mode", "atomic")
     else:
-        outcome.say(entry, "taken", "worker-count connections apply where the mode lets them")
+        outcome.say(entry, "taken", "worker-count connections write, if the mode allows it")
 
 
 def _take_merge(outcome: Outcome, to: Mapping[str, Entry]) -> None:
     if (entry := to.get("merge")) and entry.truth():
         outcome.take(entry, "target.mode", "parallel")
     elif entry is not None:
-        outcome.say(entry, "differs", 'changes of a key become one all the same: target.mode = "ordered" applies each')
+        outcome.say(
+            entry, "differs", 'changes of a key are merged anyway; target.mode = "ordered" applies each of them'
+        )
 
 
 def _take_checkpoint(outcome: Outcome, to: Mapping[str, Entry]) -> None:
@@ -186,14 +190,14 @@ def _take_checkpoint(outcome: Outcome, to: Mapping[str, Entry]) -> None:
         if name == "schema":
             outcome.take(entry, "target.checkpoint-schema", entry.text())
         else:
-            outcome.say(entry, "differs", "the checkpoint is in the target itself, in its table `checkpoint`")
+            outcome.say(entry, "differs", "the checkpoint is always in the target, in the table `checkpoint`")
 
 
 def _take_topic(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
-    """One topic of whole transactions, with the drainer's own messages."""
+    """Write to one topic whole transactions in the drainer's message format."""
     if "topic-name" not in to or not to["topic-name"].text():
         raise (keys.get("to") or keys["db-type"]).error(
-            "`syncer.to.topic-name` is missing", "the drainer's default is CLUSTER-ID_obinlog: write it out"
+            "`syncer.to.topic-name` is missing", "set it: the drainer's default is CLUSTER-ID_obinlog"
         )
     brokers = to["kafka-addrs"].text() if "kafka-addrs" in to else "127.0.0.1:9092"
     uri = f"kafka://{brokers}/{to['topic-name'].text()}?protocol=slave-binlog"
@@ -210,10 +214,11 @@ def _take_topic(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, En
 
 
 def _take_files(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
-    """Binlog files, in a folder of their own: the drainer's files are not continued."""
+    """Write binlog files in a separate folder; the drainer's files are not continued."""
     if "dir" not in to or not to["dir"].text().startswith("/"):
         raise (to.get("dir") or keys.get("to") or keys["db-type"]).error(
-            "`syncer.to.dir` is not an absolute folder", "the drainer's default, data.drainer, is where it was started"
+            "`syncer.to.dir` must be an absolute path",
+            "the drainer's default, data.drainer, is relative to where it was started",
         )
     uri = f"file://{quote(to['dir'].text().rstrip('/'))}/binlake?protocol=pb"
     for name in ("retention-time", "compression"):
@@ -223,7 +228,11 @@ def _take_files(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, En
             outcome.say(to[name], "taken", f"{name} of the feed's sink-uri")
     outcome.replication["feed"] = [{"name": "drainer", "sink-uri": uri}]
     outcome.say(keys["db-type"], "taken", "[[feed]] with protocol pb")
-    outcome.say(to["dir"], "differs", "its folder `binlake`: numbers begin anew, the drainer's files stay")
+    outcome.say(
+        to["dir"],
+        "differs",
+        "files are written to its folder `binlake`, numbered from the start; the drainer's files stay",
+    )
     _say_feed(outcome, keys, to)
 
 
@@ -231,7 +240,7 @@ def _say_feed(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entr
     for name in ("txn-batch", "worker-count", "safe-mode", "enable-dispatch", "disable-dispatch"):
         if name in keys:
             outcome.say(keys[name], "none", "a feed sends whole transactions")
-    _say_unread(outcome, to, _OF_TARGETS)
+    _say_unread(outcome, to, _TARGET_KEYS)
 
 
 def _say_unread(outcome: Outcome, to: Mapping[str, Entry], names: Iterable[str]) -> None:

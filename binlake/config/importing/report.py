@@ -1,4 +1,4 @@
-"""A report about each key of an imported file, and the resulting files."""
+"""The report about each key of an imported file, and the values of the resulting files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from binlake.config.importing.document import Entry
 
 Fate = Literal["taken", "differs", "none"]
 FATES: Mapping[Fate, str] = {
-    "taken": "means the same here",
-    "differs": "means something else here",
-    "none": "has no counterpart here",
+    "taken": "same meaning in Binlake",
+    "differs": "other meaning in Binlake",
+    "none": "no counterpart in Binlake",
 }
 
 
 @dataclass(frozen=True)
 class Line:
-    """One key and the result of its import, in words."""
+    """One key, and a text about how it was imported."""
 
     file: str
     line: int
@@ -33,7 +33,7 @@ class Line:
 
 @dataclass
 class Outcome:
-    """The values of the replication's and the feeder's file so far, and a line about each key."""
+    """The values for the replication's and the feeder's file so far, and a line about each key."""
 
     replication: dict[str, Any] = field(default_factory=dict)
     feeder: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Outcome:
     secrets: list[str] = field(default_factory=list)
 
     def say(self, entry: Entry, fate: Fate, text: str) -> None:
-        """Add a line about `entry`, only once for entries that several instances share."""
+        """Add a line about `entry`; an entry that several instances share gets one line."""
         line = Line(entry.file, entry.line, entry.key, fate, text)
         if line not in self.lines:
             self.lines.append(line)
@@ -52,13 +52,13 @@ class Outcome:
         self.say(entry, "taken", f"{key} = {format_value(value)}")
 
     def take_secret(self, entry: Entry, values: dict[str, Any], variable: str) -> None:
-        """A password is not copied: it is read from the environment."""
+        """Set a password to be read from the environment; it is not copied."""
         if not entry.text():
             self.say(entry, "taken", "empty")
             return
         values["password"] = f"env:{variable}"
         self.secrets.append(variable)
-        self.say(entry, "differs", f"not copied: put it, decrypted, into the environment variable {variable}")
+        self.say(entry, "differs", f"not copied; put the decrypted password into the environment variable {variable}")
 
 
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
@@ -70,7 +70,7 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def format_value(value: Any) -> str:
-    """A value as TOML spells it."""
+    """A value in TOML's spelling."""
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
@@ -80,7 +80,7 @@ Note = tuple[Fate, str]
 
 
 def say_notes(outcome: Outcome, entries: Mapping[str, Entry], notes: Mapping[str, Note]) -> None:
-    """A line for each key that only has a remark."""
+    """Add a line for each key that only has a remark."""
     for name, entry in entries.items():
         if name in notes:
             outcome.say(entry, *notes[name])

@@ -1,7 +1,7 @@
-"""The rules of DM's task for its instances: which tables, kinds of changes and rows, under which names.
+"""Converts the rules of DM's task for its instances: which tables, kinds of changes and rows, under which names.
 
-Rule: what an instance names, and its order, is what the replication gets; a rule that no instance names is reported.
-Where the databases of the sources have names of their own, each instance has its own copy of a rule.
+Rule: the replication gets the rules that the instances name, in their order; a rule that no instance names is reported.
+If databases are renamed to include their source's name, each instance has its own copy of a rule.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIST_KEYS = ("do-dbs", "do-tables", "ignore-dbs", "ignore-tables")
 
 @dataclass(frozen=True)
 class Instance:
-    """One of `mysql-instances`: what it names, and the event filter of its source's own file."""
+    """One of `mysql-instances`: its keys, and the event filter in the file of its source."""
 
     source: str
     scope: Scope
@@ -33,26 +33,31 @@ class Instance:
     filters: Sequence[Entry] = ()
 
     def names(self, key: str) -> Sequence[Entry]:
-        """The rules it names under `key`."""
+        """The names of rules under `key`."""
         return self.keys[key].items() if key in self.keys else ()
 
 
 def take_rules(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
     """Put the rules of the task into the replication. Raises ConfigError."""
-    _take_tables(outcome, _sets(task, "block-allow-list") | _sets(task, "black-white-list"), instances)
-    _take_each(outcome, "filters", _sets(task, "filters"), instances, "filter-rules", _event_rule)
+    _take_tables(outcome, _read_sets(task, "block-allow-list") | _read_sets(task, "black-white-list"), instances)
+    _take_each(outcome, "filters", _read_sets(task, "filters"), instances, "filter-rules", _event_rule)
     rules = [_event_rule(entry, instance.scope) for instance in instances for entry in instance.filters]
     if rules:
         _add_rules(outcome, "filters", rules)
-    _take_each(outcome, "routes", _sets(task, "routes"), instances, "route-rules", _route)
+    _take_each(outcome, "routes", _read_sets(task, "routes"), instances, "route-rules", _route)
     _take_each(
-        outcome, "expression-filter", _sets(task, "expression-filter"), instances, "expression-filters", _expression
+        outcome,
+        "expression-filter",
+        _read_sets(task, "expression-filter"),
+        instances,
+        "expression-filters",
+        _expression,
     )
     if any(instance.scope.prefix for instance in instances):
-        _give_names_back(outcome, instances)
+        _add_route_to_source_names(outcome, instances)
 
 
-def _sets(task: Mapping[str, Entry], key: str) -> dict[str, Entry]:
+def _read_sets(task: Mapping[str, Entry], key: str) -> dict[str, Entry]:
     return dict(task[key].named()) if key in task else {}
 
 
@@ -95,11 +100,11 @@ def _say_users(
     outcome: Outcome, entry: Entry, section: str, users: Sequence[str], instances: Sequence[Instance]
 ) -> None:
     if not users:
-        outcome.say(entry, "none", "no instance names it: left out")
+        outcome.say(entry, "none", "omitted, since no instance names it")
     elif len(users) == len(instances) or all(one.scope.prefix for one in instances):
         outcome.say(entry, "taken", f"{section} for {', '.join(users)}" if len(instances) > 1 else section)
     else:
-        outcome.say(entry, "differs", f"{section} counts for every source, not only for {', '.join(users)}")
+        outcome.say(entry, "differs", f"{section} applies to all sources, not only to {', '.join(users)}")
 
 
 def _event_rule(entry: Entry, scope: Scope) -> dict[str, Any]:
@@ -132,8 +137,8 @@ def _expression(entry: Entry, scope: Scope) -> dict[str, Any]:
     return {name: scope.name(value.text()) if name == "schema" else value.text() for name, value in keys.items()}
 
 
-def _give_names_back(outcome: Outcome, instances: Sequence[Instance]) -> None:
-    """At the target a database without a route has its source's name."""
+def _add_route_to_source_names(outcome: Outcome, instances: Sequence[Instance]) -> None:
+    """Add a route that gives databases without a route the name they have at the source."""
     sources = "|".join(escape_name(instance.source) for instance in instances)
     rule = {"schema-pattern": f"~^(?:{sources})_(.*)$", "target-schema": "{1}"}
     outcome.replication.setdefault("routes", []).append(rule)
@@ -143,7 +148,7 @@ def _give_names_back(outcome: Outcome, instances: Sequence[Instance]) -> None:
 
 
 def _take_tables(outcome: Outcome, sets: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
-    """The lists of all instances as one."""
+    """Join the table lists of all instances into one."""
     chosen: list[tuple[Instance, Entry | None]] = []
     users: dict[str, list[str]] = {}
     for instance in instances:
@@ -161,8 +166,8 @@ def _take_tables(outcome: Outcome, sets: Mapping[str, Entry], instances: Sequenc
 
 
 def lists_of(task: Mapping[str, Entry], instance: Instance) -> Entry | None:
-    """The lists of tables that an instance names; None = it names none. Raises ConfigError."""
-    return _lists_of(_sets(task, "block-allow-list") | _sets(task, "black-white-list"), instance)
+    """The table lists that an instance names; None if it names none. Raises ConfigError."""
+    return _lists_of(_read_sets(task, "block-allow-list") | _read_sets(task, "black-white-list"), instance)
 
 
 def _lists_of(sets: Mapping[str, Entry], instance: Instance) -> Entry | None:
@@ -171,7 +176,7 @@ def _lists_of(sets: Mapping[str, Entry], instance: Instance) -> Entry | None:
 
 
 def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[Instance, Entry | None]]) -> None:
-    """The lists `do-KIND` and `ignore-KIND` of all instances; where one has the former, all get one."""
+    """Join the lists `do-KIND` and `ignore-KIND` of all instances; if one instance has a do-list, all get one."""
     do, ignore = f"do-{kind}", f"ignore-{kind}"
     tables = [{} if entry is None else entry.table(_LIST_KEYS) for _, entry in chosen]
     anyone_does = any(keys[do].items() for keys in tables if do in keys)
@@ -180,7 +185,7 @@ def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[
         left_out = _read_list(keys.get(ignore), instance.scope, kind)
         if anyone_does and not wanted:
             ignored = keys[ignore].items() if ignore in keys else ()
-            wanted = [instance.scope.all_but(ignored)] if kind == "dbs" else _tables_but(ignored, instance.scope)
+            wanted = [instance.scope.all_but(ignored)] if kind == "dbs" else _make_do_tables(ignored, instance.scope)
             left_out = []
         for name, values in ((do, wanted), (ignore, left_out)):
             if values:
@@ -188,8 +193,8 @@ def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[
                 present += [value for value in values if value not in present]
 
 
-def _tables_but(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
-    """All tables but those `ignored`, as a list of tables to take."""
+def _make_do_tables(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
+    """A do-list of all tables except those in `ignored`."""
     by_db: dict[str, list[Entry]] = {}
     dbs = []
     for table in ignored:
@@ -197,7 +202,7 @@ def _tables_but(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
         db = keys["db-name"]
         if re.search(r"^~|[*?\[]", db.text()):
             raise db.error(
-                f"`{db.key}` is a pattern in a list beside the do-tables of another instance",
+                f"`{db.key}` is a pattern in an ignore-list, while another instance has do-tables",
                 "name the databases one by one, or give this instance do-tables",
             )
         if db.text() not in by_db:

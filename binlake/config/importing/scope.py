@@ -1,7 +1,7 @@
-"""Names of one source's databases among those of several: as `{source}_{schema}` each source has its own.
+"""Distinct names for the databases of several sources: each database is called `{source}_{schema}`.
 
-Rule: a pattern of DM judges the database's name at its source; here it judges the name with the source's in front, and
-matches the same databases.
+Rule: DM applies a pattern to a database's name at its source; the converted pattern applies to the name with the source
+as prefix, and matches the same databases.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ _CLASS = re.compile(r"\\.|\[\^?\]?[^\]]*\]")
 
 
 def escape_name(name: str) -> str:
-    """A source's name in a regular expression."""
+    """A source's name, escaped for a regular expression."""
     return name.replace(".", r"\.")
 
 
 @dataclass(frozen=True)
 class Scope:
-    """`prefix` of the names of a source's databases; empty where they stay as they are."""
+    """The `prefix` of the names of a source's databases; empty if they are not renamed."""
 
     prefix: str = ""
 
     @classmethod
     def of(cls, source: str, *, distinct: bool) -> Scope:
-        """Of a source; `distinct`: its databases are renamed."""
+        """The scope of a source; `distinct`: its databases are renamed."""
         return cls(TEMPLATE.format(source=source, schema="") if distinct else "")
 
     def name(self, schema: str) -> str:
-        """A database's name."""
+        """The new name of a database."""
         return self.prefix + schema
 
     def pattern(self, entry: Entry) -> str:
-        """A pattern of databases: wildcards, or ~regex. Raises ConfigError."""
+        """Convert a pattern of databases, wildcards or ~regex. Raises ConfigError."""
         text = entry.text()
         if not self.prefix or not text.startswith("~"):
             return self.prefix + text
         return f"~^{escape_name(self.prefix)}{rest_of_name(entry)}"
 
     def all_but(self, entries: Sequence[Entry]) -> str:
-        """A pattern of all names except those that `entries` match, and the server's own. Raises ConfigError."""
+        """A pattern of all databases except those that `entries` match and those of the server. Raises ConfigError."""
         others = [*map(rest_of_name, entries), *([f"(?:{SYSTEM})$"] if self.prefix else [])]
         return f"~^{escape_name(self.prefix)}(?!{'|'.join(others)})" if others else "*"
 
     def capture(self, entry: Entry) -> str:
-        """A regular expression that captures parts of a database's name. Raises ConfigError."""
+        """Convert a regular expression that captures parts of a database's name. Raises ConfigError."""
         return f"^{escape_name(self.prefix)}{_rest_of_regex(entry, entry.text())}" if self.prefix else entry.text()
 
 
 def rest_of_name(entry: Entry) -> str:
-    """A pattern as a regular expression that matches from the beginning of a name on. Raises ConfigError."""
+    """A pattern as a regular expression that is matched at the beginning of a name. Raises ConfigError."""
     text = entry.text()
     if text.startswith("~"):
         return _rest_of_regex(entry, text[1:])
@@ -70,6 +70,6 @@ def _rest_of_regex(entry: Entry, regex: str) -> str:
     if "^" not in outside:
         return f".*?(?:{regex})"
     raise entry.error(
-        f"`{entry.key}` cannot be put after the source's name",
-        "write one ^ at its beginning and no | beside it, or pass --keep-schema-names",
+        f"`{entry.key}` cannot be combined with the source's name as prefix",
+        "use a single ^, at its beginning, and no |; or pass --keep-schema-names",
     )

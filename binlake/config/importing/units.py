@@ -1,4 +1,4 @@
-"""DM's processing units: the syncer's and the validator's settings as those of the SQL sink."""
+"""Converts the settings of DM's processing units, syncer and validator, to settings of the SQL sink."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|us|µs|ns|m|s)")
 
 
 def unit_of(task: Mapping[str, Entry], instance: Mapping[str, Entry], unit: str) -> Entry | None:
-    """The settings of a unit for an instance: its own, those it names in the task, or none. Raises ConfigError."""
+    """The settings of a unit for an instance: its own, or those that it names in the task. Raises ConfigError."""
     if unit in instance:
         return instance[unit]
     named = instance.get(f"{unit}-config-name")
@@ -36,7 +36,7 @@ def unit_of(task: Mapping[str, Entry], instance: Mapping[str, Entry], unit: str)
 
 
 def take_syncer(outcome: Outcome, entry: Entry | None, *, thread: Entry | None) -> None:
-    """worker-count, batch, compact, multiple-rows, safe-mode and its duration. Raises ConfigError."""
+    """Take worker-count, batch, compact, multiple-rows, safe-mode and its duration. Raises ConfigError."""
     keys = {} if entry is None else entry.table(UNIT_KEYS["syncer"])
     for name, key in (("worker-count", "target.worker-count"), ("batch", "target.txn-batch")):
         if name in keys:
@@ -52,7 +52,7 @@ def take_syncer(outcome: Outcome, entry: Entry | None, *, thread: Entry | None) 
 
 
 def _take_compact(outcome: Outcome, entry: Entry) -> None:
-    """Changes of a key become one in all modes but `ordered`."""
+    """All modes except `ordered` merge the changes of a key."""
     if entry.truth():
         outcome.take(entry, "target.mode", "parallel")
     else:
@@ -67,28 +67,28 @@ def _take_safe_mode(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
     outcome.replication["target"]["safe-mode"] = mode
     if "safe-mode" in keys:
         same = is_on or mode == "auto"
-        why = "" if same else ": changes in commit order with filters of rows are always replaced"
+        why = "" if same else ": mode ordered with filters of rows always needs REPLACE"
         outcome.say(keys["safe-mode"], "taken" if same else "differs", f'target.safe-mode = "{mode}"{why}')
     if "safe-mode-duration" in keys:
         outcome.take(keys["safe-mode-duration"], "target.safe-mode-duration-s", seconds(keys["safe-mode-duration"]))
 
 
 def take_validator(outcome: Outcome, entry: Entry) -> None:
-    """Continuous validation of all rows that windows change. Raises ConfigError."""
+    """Take continuous validation of all rows that windows change. Raises ConfigError."""
     keys = entry.table(UNIT_KEYS["validator"])
     mode = keys["mode"].text() if "mode" in keys else "none"
     if mode not in ("none", "fast", "full"):
-        raise keys["mode"].error(f"unknown mode {mode!r}", "none, fast or full")
+        raise keys["mode"].error(f"unknown mode {mode!r}", "use none, fast or full")
     if mode == "none" and "mode" in keys:
         outcome.say(keys["mode"], "taken", "nothing is compared")
     elif mode == "full":
         outcome.take(keys["mode"], "validation.mode", "full")
     elif mode == "fast":
         set_value(outcome.replication, "validation.mode", "full")
-        outcome.say(keys["mode"], "differs", 'validation.mode = "full": values are compared, too, not only which rows'
-                    " are there")  # fmt: skip
+        outcome.say(keys["mode"], "differs", 'validation.mode = "full": values are compared too, not only which rows'
+                    " exist")  # fmt: skip
     if "max-pending-row-count" in keys:
-        _take_most_pending(outcome, keys["max-pending-row-count"])
+        _take_max_pending(outcome, keys["max-pending-row-count"])
     say_notes(outcome, keys, notes.VALIDATORS)
 
 
@@ -102,15 +102,15 @@ def take_validated_sources(outcome: Outcome) -> None:
         ])  # fmt: skip
 
 
-def _take_most_pending(outcome: Outcome, entry: Entry) -> None:
+def _take_max_pending(outcome: Outcome, entry: Entry) -> None:
     if entry.number() >= _UNBOUNDED:
-        outcome.say(entry, "differs", "it is not a limit in DM: validation.max-pending-rows has its default")
+        outcome.say(entry, "differs", "this value is no limit in DM; validation.max-pending-rows has its default")
     else:
         outcome.take(entry, "validation.max-pending-rows", entry.number())
 
 
 def seconds(entry: Entry) -> float:
-    """A duration as Go writes it, 1m30s. Raises ConfigError."""
+    """Parse a duration as Go writes it, such as 1m30s. Raises ConfigError."""
     text = entry.text()
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:

@@ -143,7 +143,7 @@ def _strip_wait(spec: list[Token]) -> list[Token]:
 
 
 def _split_options(spec: list[Token]) -> Iterator[list[Token]]:
-    """`ENGINE=InnoDB COMMENT 'x'`: each option is a clause of its own."""
+    """`ENGINE=InnoDB COMMENT 'x'`: each option is a separate clause."""
     starts, at = list[int](), 0
     while at < len(spec):
         value = _find_option_value(spec, at)

@@ -1,8 +1,8 @@
 """One change of the catalog as a DDL job of TiDB: its text, its ids, and the definitions after it.
 
-A job has in `feeder` what TiDB's has no field for: the source, and the state of an online-DDL tool's tables (such a job
-did not take effect). Jobs are the whole state: folding them in order gives the catalog, its next id and its next
-version.
+The field `feeder` of a job holds what TiDB's jobs have no field for: the source, and the state of an online-DDL tool's
+tables (such a job did not take effect). Jobs are the whole state: folding them in order gives the catalog, its next id
+and its next version.
 """
 
 from __future__ import annotations

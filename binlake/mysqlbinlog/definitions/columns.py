@@ -88,7 +88,7 @@ def _lengths(tp: int, numbers: Sequence[int], unsigned: bool) -> tuple[int, int]
     if tp == t.NEWDECIMAL:
         return (numbers[0] if numbers else 10), (numbers[1] if len(numbers) > 1 else 0)
     if tp in _WIDTHS:
-        # If the server shows no width: the one that older servers, and TiDB, show.
+        # If the server shows no width, use the one that older servers and TiDB show.
         return (numbers[0] if numbers else _WIDTHS[tp] - (unsigned and tp != t.LONGLONG)), 0
     if tp in (t.FLOAT, t.DOUBLE) and len(numbers) == 2:
         return numbers[0], numbers[1]

@@ -31,7 +31,7 @@ _TABLE_OPTIONS = ("COMMENT", "AUTO_INCREMENT")
 
 
 def create_tokens(create: str, flavor: Flavor) -> list[Token]:
-    """The tokens of a SHOW CREATE TABLE text, comments with versions unwrap_version_comments."""
+    """The tokens of a SHOW CREATE TABLE text, with the contents of version comments."""
     return standard_tokens(unwrap_version_comments(tokenize(create), flavor, DEFAULT_QUOTING))
 
 

@@ -33,8 +33,9 @@ def table_info(
 ) -> Json:
     """The TableInfo of `described` under the name `name`.
 
-    `former`: the previous definition, whose columns keep their ids; `names`: by a column's name its name there, if
-    different, None for a column that is not there; all folded. Raises SchemaError for what is not supported.
+    `former`: the previous definition, whose columns keep their ids. `names` maps a column's name to its name in
+    `former` if that differs, and to None if `former` lacks the column; all names are folded. Raises SchemaError for
+    what is not supported.
     """
     where = f"{described.db}.{described.name}"
     known = {fold_name(column.name): column for column in (former.all_columns if former is not None else ())}
@@ -70,9 +71,10 @@ def table_info(
 
 
 def with_origin_defaults(info: Json, former: TableDef, moment_of: Mapping[str, str]) -> Json:
-    """`info` in which each column that `former` lacks states its value in older rows: its default.
+    """`info`, in which each column that `former` lacks states the value that older rows have: its default.
 
-    `moment_of`: the current time by the type's SQL word, if known. An expression has no single value: NULL or zero.
+    `moment_of`: the current time by the type's SQL keyword, if known. For a default that is an expression the value is
+    NULL or zero, since an expression has no single value.
     Raises SchemaError if a time is needed but not known.
     """
     had = {column.id for column in former.all_columns}

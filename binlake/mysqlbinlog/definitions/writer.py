@@ -54,7 +54,7 @@ class SourceNames:
 
 
 class JobWriter:
-    """`state`: the schema after the jobs so far; `owners`: (source, database there) by folded name of the database."""
+    """`state`: the schema after the jobs so far; `owners`: (source, name at the source) by folded database name."""
 
     def __init__(self, jobs: Iterable[Json]) -> None:
         ordered = sorted(jobs, key=lambda job: int(job["id"]))
@@ -209,7 +209,7 @@ class JobWriter:
 
 
 def _conversion_settings(flavor: Flavor, session: Session) -> Json:
-    """Besides the zone, what determines the values to which a statement of `session` converts (`SourceSession`)."""
+    """The settings of `session`, besides the zone, on which converted values depend (`SourceSession`)."""
     seconds = (session.timestamp_us or 0) / 1_000_000
     moment = f"{seconds:.6f}" if seconds else ""
     return {"family": flavor.value, "sql_mode": session.sql_mode or 0, "moment": moment}

@@ -61,7 +61,7 @@ class GtidOrigin(Enum):
 
 
 class TransactionReader:
-    """Is fed event by event; `position` is after the last complete transaction returned, and `resume` before the first.
+    """Fed event by event; `position` is after the last complete transaction returned, `resume` before the first.
 
     `start`: where the events begin. Transactions of the first file that begin below `skip_below` are counted as done
     and not returned. `refuses`: whether what cannot be followed is an error, by the transaction's id.
@@ -128,7 +128,7 @@ class TransactionReader:
             event = without_checksum(event)
         if header.end and not header.flags & ARTIFICIAL:
             self._advance(header.end)
-            # Not where the previous event ended: a server skips what is already done.
+            # Not where the previous event ended: a server skips transactions that are already done.
             before = self._offset - header.size
         self._size += header.size
         try:
@@ -216,7 +216,7 @@ class TransactionReader:
         file, below = self._first
         if self._file == file and before < below:
             return True
-        # MariaDB's numbers need not increase within a domain, and the server skips what is done.
+        # MariaDB's numbers need not increase within a domain, and the server skips transactions that are done.
         return self._flavor is Flavor.MYSQL and bool(gtid.text and self._done and self._done.contains(gtid.text))
 
     def _add_table_map(self, event: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Numbers and times of many rows at once: what `numbers.py` reads one by one, from words of the rows' bytes.
+"""Reads numbers and times of many rows at once, from words of the rows' bytes; `numbers.py` reads them one by one.
 
 A reader's result is valid for every row that has a value; for NULLs it may be any number.
 """

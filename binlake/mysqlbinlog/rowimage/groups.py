@@ -127,9 +127,9 @@ class Group:
 
     def _entries_of(self, rows: list[bytes]) -> Entries:
         tag = bytes((_LISTS[self._shape.kind][0],))
-        return self._of(b"".join([tag + write_uvarint(len(row)) + row for row in rows]), len(rows))
+        return self._make_entries(b"".join([tag + write_uvarint(len(row)) + row for row in rows]), len(rows))
 
-    def _of(self, data: bytes, count: int) -> Entries:
+    def _make_entries(self, data: bytes, count: int) -> Entries:
         _, order, sequence = _LISTS[self._shape.kind]
         return Entries(self._shape.table.id, order, data, sequence * count)
 

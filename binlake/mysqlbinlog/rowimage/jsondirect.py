@@ -1,6 +1,6 @@
 """Converts MySQL's binary JSON to TiDB's directly: strings, doubles and literals are the same bytes in both.
 
-The result equals writing the value of `jsonbinary.json_value`, which remains the reference and knows the rarer types.
+The result equals writing the value of `jsonbinary.json_value`, which is the reference and knows the rarer types too.
 """
 
 from __future__ import annotations
@@ -68,9 +68,11 @@ def _container(kind: int, data: bytes, start: int, depth: int) -> _Part:
     pos = start + head.size
     if kind in (_SMALL_ARRAY, _LARGE_ARRAY):
         values = value_entry.iter_unpack(_cut(data, pos, value_entry.size * count))
-        return ARRAY, _written(count, b"", b"", [_element(data, start, large, depth, *value) for value in values])
+        return ARRAY, _build_container(
+            count, b"", b"", [_element(data, start, large, depth, *value) for value in values]
+        )
     if not count:
-        return OBJECT, _written(0, b"", b"", [])
+        return OBJECT, _build_container(0, b"", b"", [])
     values_at = pos + key_entry.size * count
     last, length = key_entry.unpack_from(data, values_at - key_entry.size)
     # The documents of a column mostly have the same keys.
@@ -80,7 +82,7 @@ def _container(kind: int, data: bytes, start: int, depth: int) -> _Part:
     keys = find(_cut(data, pos, values_at - pos), texts, keys_at - start, large)
     values = value_entry.iter_unpack(_cut(data, values_at, value_entry.size * count))
     parts = [_element(data, start, large, depth, *value) for value in values]
-    return OBJECT, _written(count, keys.entries, keys.texts, [parts[index] for index in keys.order])
+    return OBJECT, _build_container(count, keys.entries, keys.texts, [parts[index] for index in keys.order])
 
 
 class _Keys(NamedTuple):
@@ -123,7 +125,7 @@ def _element(data: bytes, start: int, large: bool, depth: int, kind: int, value:
     return _part(kind, data, start + value, depth + 1)
 
 
-def _written(count: int, key_entries: bytes, keys: bytes, parts: list[_Part]) -> bytes:
+def _build_container(count: int, key_entries: bytes, keys: bytes, parts: list[_Part]) -> bytes:
     at = 8 + len(key_entries) + 5 * count + len(keys)
     entries, bodies = [key_entries], [keys]
     for kind, body in parts:

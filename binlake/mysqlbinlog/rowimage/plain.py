@@ -136,9 +136,9 @@ def _rows_of(event: RowsEvent, shape: Shape) -> Iterator[_Row]:
         before, pos = _values(data, pos, shape.images[0])
         images, key = [_pairs(before, writers, 0)], _key(before, shape, writers)
         if shape.is_update:
-            differing, pos = _differing(data, pos, shape) if partial else (0, pos)
+            differing, pos = _read_differing_columns(data, pos, shape) if partial else (0, pos)
             after, pos = _values(data, pos, shape.images[1])
-            images.append(_pairs(after, writers, 1, _documents(before, after, shape, differing)))
+            images.append(_pairs(after, writers, 1, _apply_json_diffs(before, after, shape, differing)))
         yield _Row(images, key)
 
 
@@ -179,7 +179,7 @@ def _values(data: bytes, pos: int, image: Image) -> tuple[list[bytes | None], in
     return values, pos
 
 
-def _differing(data: bytes, pos: int, shape: Shape) -> tuple[int, int]:
+def _read_differing_columns(data: bytes, pos: int, shape: Shape) -> tuple[int, int]:
     """A bit for each JSON column that contains differences, and the position of the image."""
     options, pos = read_packed(data, pos)
     if not options & 1:
@@ -188,7 +188,9 @@ def _differing(data: bytes, pos: int, shape: Shape) -> tuple[int, int]:
     return int.from_bytes(bits, "little"), pos
 
 
-def _documents(before: list[bytes | None], after: list[bytes | None], shape: Shape, differing: int) -> dict[int, bytes]:
+def _apply_json_diffs(
+    before: list[bytes | None], after: list[bytes | None], shape: Shape, differing: int
+) -> dict[int, bytes]:
     """By column id, the datums of the documents for which `after` contains differences."""
     if not differing:
         return {}

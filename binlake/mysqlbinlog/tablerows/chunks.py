@@ -50,7 +50,7 @@ class Chunks:
 
     @property
     def low(self) -> str:
-        """Where the next range begins; "" at the table's begin, and after its end."""
+        """Where the next range begins; "" at the beginning of the table, and after its end."""
         left = self.ranges.next()
         return left.low if left is not None else ""
 

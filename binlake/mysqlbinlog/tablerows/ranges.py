@@ -1,7 +1,7 @@
 """The ranges of a table's key, in order: those that are read, with the number of their snapshot, and the rest.
 
-A range is identified by the literals of its bounds, which are never compared: the order of the list is their order. So
-another process can read the rest of a table, and for each row it can be decided whether it was read.
+A range is identified by the literals of its bounds, which are never compared: the order of the list is their order.
+This lets another process read the rest of a table, and tells for each row whether it was read.
 """
 
 from __future__ import annotations

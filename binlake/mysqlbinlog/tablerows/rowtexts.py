@@ -1,7 +1,7 @@
 """Rows of a SELECT as TiDB's rows: the expression selected for each column, and the datum of its text.
 
-Texts are the server's own in a session of `opening`: UTF-8 whatever the column's charset, UTC, numbers in full. ENUM,
-SET and BIT are selected as numbers, FLOAT and DOUBLE(10,3) as the stored DOUBLE: their own texts are rounded.
+Texts are as the server sends them in a session of `opening`: UTF-8 whatever the column's charset, UTC, numbers in full.
+ENUM, SET and BIT are selected as numbers; FLOAT and DOUBLE(10,3) as the stored DOUBLE, since their texts are rounded.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _decimal_writer(precision: int, scale: int) -> Write:
 
 
 def _packed(text: bytes) -> int:
-    """Like `pack_moment` for a server's own text, `YYYY-MM-DD[ HH:MM:SS[.ffffff]]`."""
+    """Like `pack_moment`, for a text that a server sent, `YYYY-MM-DD[ HH:MM:SS[.ffffff]]`."""
     day = _packed_day(text[:10])
     if len(text) < _SECONDS:
         return day

@@ -1,7 +1,7 @@
-"""Numbers and times of many texts at once: what `rowtexts` reads one by one, from words of the texts' bytes.
+"""Reads numbers and times of many texts at once, from words of the texts' bytes; `rowtexts` reads them one by one.
 
-Texts are a server's own, in its one form for each type; a text of another length raises CutShort, and the plain writer
-is used. There are FRONT bytes before the first text, and `lanes.ROOM` after the last one.
+Texts come from a server, which has one form for each type; a text of another length raises CutShort, and the plain
+writer is used. There are FRONT bytes before the first text, and `lanes.ROOM` after the last one.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def durations(column: ColumnInfo) -> NumberReader:
         colon = end - tail
         hours_size = colon - first if values.null is None else np.where(values.null, 2, colon - first)
         if int(hours_size.min()) < 1 or int(hours_size.max()) > 8:
-            raise CutShort("a time has another form")
+            raise CutShort("a time does not have the expected form")
         hours = read_digits(words, colon - hours_size, colon).view(np.int64)
         seconds = (hours * 60 + _pair(words, colon + 1)) * 60 + _pair(words, colon + 4)
         nanos = (seconds * 1_000_000 + _micro(words, end, fsp)) * 1000
@@ -112,7 +112,7 @@ def decimal_words(words: Words, values: Values, precision: int, scale: int) -> l
         # So that a NULL passes the check below: its digits are not read.
         first = np.where(values.null, point, first)
     if int((point - first).min()) < 0 or int((point - first).max()) > max(whole, 1):
-        raise CutShort("a DECIMAL has another form")
+        raise CutShort("a DECIMAL does not have the expected form")
     body = np.zeros((len(values.at), -(-size // 8) * 8), np.uint8)
     at, done = 0, 0
     for width, count in d.decimal_groups(precision, scale):
@@ -200,7 +200,7 @@ def _require_size(values: Values, size: int) -> None:
     if values.null is not None:
         wrong &= ~values.null
     if wrong.any():
-        raise CutShort("a time has another form")
+        raise CutShort("a time does not have the expected form")
 
 
 def _pair(words: Words, at: Ints) -> Ints:

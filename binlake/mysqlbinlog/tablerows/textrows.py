@@ -32,7 +32,7 @@ def query_rows(link: Link, query: str) -> Iterator[list[bytes]]:
     link._execute_command(COMMAND.COM_QUERY, query)  # type: ignore[attr-defined]
     result = MySQLResult(link)
     result.init_unbuffered_query()
-    # The next query on the link must not find an open result: this function reads it to its end.
+    # The result must be read to its end before the link accepts the next query.
     result.unbuffered_active = False
     rest, joined = b"", b""
     while True:

@@ -1,4 +1,4 @@
-"""The operator's commands against the embedded placement driver and pumps with their pages."""
+"""The operator's commands against the embedded placement driver and pumps with HTTP pages."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ VALUE = PrewriteValue(schema_version=1).SerializeToString()
 
 @dataclass
 class Cluster:
-    """A placement driver with its clients."""
+    """A placement driver, and clients of it."""
 
     url: str
     registry: Registry
     pd: PdClient
 
     def run(self, command: type[Command], *words: str) -> int:
-        """One command, as the CLI runs it."""
+        """Run one command as the CLI does."""
         parser = argparse.ArgumentParser()
         one = command()
         one.add_arguments(parser)
-        # `txn` has its options behind its action.
+        # The options of `txn` follow its action.
         at = 1 if words and words[0] in ("show", "list", "resolve", "give-up") else 0
         arguments = [*words[:at], f"-pd-urls={self.url}", *words[at:]]
         return one.run(parser.parse_args(arguments))
@@ -61,7 +61,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 class Silent:
-    """A source that knows nothing."""
+    """A source that knows no outcomes."""
 
     def transaction_status(self, start_ts: int, key: bytes) -> Unknown:
         del start_ts, key
@@ -107,9 +107,7 @@ def awaited(condition: Callable[[], bool]) -> None:
     raise AssertionError("not within a minute")
 
 
-def test_pumps_are_listed_as_binlogctl_and_show_pump_status_name_it(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pumps_are_listed_with_the_columns_of_binlogctl(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     now = cluster.pd.tso()
     cluster.registry.put_pump(NodeStatus("pump1", "127.0.0.1:8250", "online", max_commit_ts=7, update_ts=now))
     cluster.registry.put_pump(NodeStatus("pump2", "127.0.0.1:8252", "online", max_commit_ts=470614495969148933))
@@ -118,7 +116,7 @@ def test_pumps_are_listed_as_binlogctl_and_show_pump_status_name_it(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["NodeID", "Address", "State", "Max_Commit_Ts", "Update_Time"]
     assert [line.split()[0] for line in lines[1:]] == ["pump1", "pump2"]
-    # S0-34: a heartbeat of long ago is no heartbeat.
+    # S0-34: an old heartbeat makes a pump stale.
     assert ["stale" in line for line in lines[1:]] == [False, True]
     assert cluster.run(control.PumpsCommand, "-show-offline-nodes", "--output", "json") == 0
     shown = json.loads(capsys.readouterr().out)
@@ -133,14 +131,14 @@ def test_drainers_are_listed(cluster: Cluster, capsys: pytest.CaptureFixture[str
     assert "binlake-bank" in capsys.readouterr().out
 
 
-def test_a_forced_offline_says_what_is_lost(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forced_offline_warns_about_lost_binlogs(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     # R-05
     cluster.registry.put_pump(NodeStatus("pump1", "h:1", "online", score=3, max_commit_ts=900))
     cluster.registry.publish_drainer("binlake-bank", 700)
     assert cluster.run(control.UpdatePumpCommand, "-node-id", "pump1", "-state", "offline") == 0
-    told = capsys.readouterr()
-    assert "online -> offline" in told.out
-    assert "(700, 900]" in told.err
+    printed = capsys.readouterr()
+    assert "online -> offline" in printed.out
+    assert "(700, 900]" in printed.err
     entry = cluster.registry.pump("pump1")
     assert entry is not None
     assert (entry.status.state, entry.status.score, entry.status.max_commit_ts) == ("offline", 3, 900)
@@ -158,21 +156,21 @@ def test_a_forced_offline_says_what_is_lost(cluster: Cluster, capsys: pytest.Cap
         (control.OfflineDrainerCommand, (), Permanent, "drainers/no in etcd not found"),
     ],
 )
-def test_an_unknown_node_is_reported_in_the_originals_words(
+def test_unknown_node_is_reported_with_the_originals_text(
     cluster: Cluster, command: type[Command], words: tuple[str, ...], kind: type[BinlakeError], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
         cluster.run(command, "-node-id", "no", *words)
 
 
-def test_an_illegal_state_is_refused(cluster: Cluster) -> None:
+def test_invalid_state_is_refused(cluster: Cluster) -> None:
     cluster.registry.put_pump(NodeStatus("pump1", "h:1", "paused"))
     with pytest.raises(ConfigError, match="state bogus is illegal"):
         cluster.run(control.UpdatePumpCommand, "-node-id", "pump1", "-state", "bogus")
     assert state_of(cluster, "pump1") == "paused"
 
 
-def test_pause_pump_pauses_it(cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pause_pump_pauses_the_pump(cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]) -> None:
     # S0-29
     make_pump("pump1")
     assert cluster.run(control.PausePumpCommand, "-node-id", "pump1") == 0
@@ -182,7 +180,7 @@ def test_pause_pump_pauses_it(cluster: Cluster, make_pump: MakePump, capsys: pyt
         cluster.run(control.OfflinePumpCommand, "-node-id", "pump1")
 
 
-def test_offline_pump_waits_for_the_consumers(
+def test_offline_pump_waits_for_consumers(
     cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # S0-33, R-05
@@ -200,7 +198,7 @@ def test_offline_pump_waits_for_the_consumers(
     assert entry.status.max_commit_ts <= taken
 
 
-def test_offline_pump_promises_no_wait_of_an_original_pump(
+def test_offline_pump_warns_that_an_original_pump_does_not_wait(
     cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def info(_: PumpReader) -> None:
@@ -209,14 +207,12 @@ def test_offline_pump_promises_no_wait_of_an_original_pump(
     make_pump("pump1")
     monkeypatch.setattr(PumpReader, "info", info)
     assert cluster.run(control.OfflinePumpCommand, "-node-id", "pump1") == 0
-    told = capsys.readouterr()
-    assert "goes offline when consumers" not in told.out
-    assert "an original pump: it does not check Binlake's windows" in told.err
+    printed = capsys.readouterr()
+    assert "goes offline when consumers" not in printed.out
+    assert "an original pump: it does not check Binlake's windows" in printed.err
 
 
-def test_a_collection_started_by_its_page_names_the_consumer_that_holds_it_back(
-    cluster: Cluster, make_pump: MakePump
-) -> None:
+def test_gc_request_names_the_consumer_that_blocks_gc(cluster: Cluster, make_pump: MakePump) -> None:
     # R-26
     pump = make_pump("pump1")
     page = f"http://{pump.addr}/debug/gc/trigger"
@@ -228,7 +224,7 @@ def test_a_collection_started_by_its_page_names_the_consumer_that_holds_it_back(
     assert str(pump.service.problems) == ""
 
 
-def test_a_live_pump_is_not_changed_behind_its_back(
+def test_update_pump_warns_that_a_live_pump_rewrites_its_state(
     cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_pump("pump1")
@@ -237,15 +233,13 @@ def test_a_live_pump_is_not_changed_behind_its_back(
     awaited(lambda: state_of(cluster, "pump1") == "online")
 
 
-def test_a_node_that_does_not_answer_is_named(cluster: Cluster) -> None:
+def test_unreachable_node_is_named(cluster: Cluster) -> None:
     cluster.registry.put_pump(NodeStatus("pump1", "127.0.0.1:1", "online"))
     with pytest.raises(SourceUnavailable, match=r"http://127\.0\.0\.1:1/state/pump1/pause"):
         cluster.run(control.PausePumpCommand, "-node-id", "pump1")
 
 
-def test_a_replication_has_no_process_but_can_be_taken_out(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replication_can_be_taken_offline_but_not_paused(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     # S0-74
     cluster.registry.publish_drainer("binlake-bank", 5)
     with pytest.raises(Permanent, match="pause its DAG"):
@@ -269,7 +263,7 @@ def test_generate_meta_writes_the_savepoint(
         cluster.run(GenerateMetaCommand, "-data-dir", str(tmp_path), "-time-zone", "Nowhere")
 
 
-def test_a_transaction_is_shown_and_decided_by_command(
+def test_txn_shows_and_decides_a_transaction(
     cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R-07, S0-75
@@ -297,12 +291,12 @@ def test_a_transaction_is_shown_and_decided_by_command(
 
 
 @pytest.mark.parametrize("words", [("resolve", "5", "--pump", "p"), ("resolve", "x", "--rolled-back", "--pump", "p")])
-def test_an_outcome_must_be_said(cluster: Cluster, words: tuple[str, ...]) -> None:
+def test_txn_resolve_requires_an_outcome(cluster: Cluster, words: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit):
         cluster.run(TxnCommand, *words)
 
 
-def test_staleness_counts_three_heartbeats_of_nodes_that_beat() -> None:
+def test_node_is_stale_after_three_missed_heartbeats() -> None:
     # S0-34
     now = tso.compose(1_000_000)
     old = NodeStatus("p", "h:1", "online", update_ts=tso.compose(1_000_000 - 6001))
@@ -311,7 +305,7 @@ def test_staleness_counts_three_heartbeats_of_nodes_that_beat() -> None:
     assert not is_stale(NodeStatus("p", "h:1", "paused"), now, 2.0)
 
 
-def test_what_is_not_taken_counts_consumers_that_are_not_offline() -> None:
+def test_unread_range_ignores_offline_consumers() -> None:
     pump = NodeStatus("p", "h:1", "online", max_commit_ts=90)
     assert unread_range(pump, [NodeStatus("d", "", "offline", max_commit_ts=90)]).startswith("everything")
     drainers = [NodeStatus("d", "", "paused", max_commit_ts=70), NodeStatus("e", "", "online", max_commit_ts=99)]
@@ -319,11 +313,11 @@ def test_what_is_not_taken_counts_consumers_that_are_not_offline() -> None:
     assert unread_range(pump, drainers[1:]) == ""
 
 
-def test_a_table_is_never_cropped() -> None:
+def test_table_is_never_cropped() -> None:
     assert format_table(("a", "b"), [("x" * 200, "1")]) == f"{'a'.ljust(200)}  b\n{'x' * 200}  1"
 
 
-def test_many_orphans_are_listed_and_decided_at_once_with_a_report(
+def test_many_orphans_are_listed_and_decided_in_one_command(
     cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R-07
@@ -349,11 +343,11 @@ def test_many_orphans_are_listed_and_decided_at_once_with_a_report(
     assert report.endswith("2 decided, 1 refused\n")
     assert cluster.run(TxnCommand, "list", "--pump", "pump1") == 0
     assert capsys.readouterr().out.endswith("1 prewrites have no commit or rollback\n")
-    with pytest.raises(ConfigError, match="one commit_ts"):
+    with pytest.raises(ConfigError, match="only one transaction"):
         cluster.run(TxnCommand, "resolve", *words, "--commit-ts", "9", "--pump", "pump1")
 
 
-def test_a_lost_transaction_is_given_up_only_when_its_loss_is_accepted(
+def test_give_up_requires_accept_loss(
     cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pump = make_pump("pump1")
@@ -371,7 +365,7 @@ def test_a_lost_transaction_is_given_up_only_when_its_loss_is_accepted(
     assert tuple(pump.service.info().lost_commit_ts) == (commit_ts,)
 
 
-def test_pumps_names_the_prewrite_that_blocks(
+def test_pumps_names_the_blocking_prewrite(
     cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pump = make_pump("pump1")

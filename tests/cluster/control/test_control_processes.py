@@ -1,4 +1,4 @@
-"""As an operator types it: `binlake pump` and the commands as processes, pages and RPCs on one port."""
+"""`binlake pump` and the operator's commands as processes, with pages and RPCs on one port."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def binlake(*words: str) -> subprocess.CompletedProcess[str]:
 
 @contextlib.contextmanager
 def pump(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """A running pump; its first line of output has been seen."""
+    """A running pump, which has printed its first line."""
     command = [sys.executable, "-m", "binlake.cli", "pump", "--stop-write-at-available-space", "0", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -45,9 +45,7 @@ def pump(*words: str) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
-def test_a_pump_is_configured_asked_and_paused_by_command(
-    tmp_path: Path, short_path: Path, pd: PlacementDriver
-) -> None:
+def test_pump_process_is_configured_queried_and_paused(tmp_path: Path, short_path: Path, pd: PlacementDriver) -> None:
     # S0-29, S0-75
     file, socket = tmp_path / "pump.toml", short_path / "pump.sock"
     file.write_text(f"""
@@ -74,16 +72,16 @@ socket = "{socket}"
         assert (done.returncode, done.stderr) == (0, "")
         assert process.wait(120) == 0
         assert Registry(etcd).pumps()[0].state == "paused"
-    told = (tmp_path / "pump.log").read_text()
-    assert "setting_ignored" in told
-    assert "metrics-addr" in told
+    log = (tmp_path / "pump.log").read_text()
+    assert "setting_ignored" in log
+    assert "metrics-addr" in log
     unknown = binlake("offline-pump", "-pd-urls", pd.url, "-node-id", "nosuch")
     assert unknown.returncode == 1
     assert unknown.stderr.startswith("error: key /tidb-binlog/v1/pumps/nosuch in etcd not found")
     assert unknown.stderr.count("\n") == 1
 
 
-def test_a_cluster_with_tls_is_asked_with_a_certificate(tmp_path: Path) -> None:
+def test_cluster_with_tls_requires_a_certificate(tmp_path: Path) -> None:
     tls = certificate(tmp_path)
     files = (f"-ssl-ca={tls.ca}", f"-ssl-cert={tls.cert}", f"-ssl-key={tls.key}")
     with PlacementDriver(tmp_path / "pd", tls=tls) as pd:
@@ -95,10 +93,10 @@ def test_a_cluster_with_tls_is_asked_with_a_certificate(tmp_path: Path) -> None:
             assert process.wait(120) == 0
 
 
-def test_a_certificate_beside_a_plain_pd_is_refused_and_not_left_out(tmp_path: Path, pd: PlacementDriver) -> None:
+def test_certificate_with_a_plain_pd_address_is_refused(tmp_path: Path, pd: PlacementDriver) -> None:
     tls = certificate(tmp_path)
     files = (f"-ssl-ca={tls.ca}", f"-ssl-cert={tls.cert}", f"-ssl-key={tls.key}")
     for command in (("pump", "--data-dir", str(tmp_path / "data"), "--pd-urls", pd.url), ("pumps", "-pd-urls", pd.url)):
         refused = binlake(*command, *files)
         assert refused.returncode == 1
-        assert "error: TLS is configured, but PD would be called without it" in refused.stderr
+        assert "error: TLS is configured, but an address of PD is http://" in refused.stderr

@@ -1,4 +1,4 @@
-"""Whether PD answers: it gives timestamps. One that only tells who it is does not answer."""
+"""PD counts as available only if it gives timestamps; giving the cluster's id is not enough."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLLOWER = pb.ResponseHeader(cluster_id=7)
 
 
 class Leaderless(PDServicer):
-    """A member of a PD without a leader, as it answers."""
+    """Answers as a member of a PD without a leader."""
 
     def __init__(self, header: pb.ResponseHeader) -> None:
         self.header = header
@@ -45,13 +45,13 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("url", [NOT_READY, FOLLOWER], indirect=True, ids=["not-bootstrapped", "no-leader"])
-def test_a_pd_without_a_leader_does_not_answer(url: str) -> None:
+def test_pd_without_a_leader_is_unavailable(url: str) -> None:
     # S3-10
     assert not pd_answers(Source.model_validate({"pd-urls": [url], "timeout-s": 5}))
 
 
 @pytest.mark.parametrize("url", [NOT_READY], indirect=True)
-def test_an_error_in_the_header_of_members_is_reported(url: str) -> None:
+def test_error_in_the_members_header_is_reported(url: str) -> None:
     pd = PdClient([url], 5)
     try:
         with pytest.raises(SourceUnavailable, match="not bootstrapped"):

@@ -1,4 +1,4 @@
-"""Several PD URLs: the first connects and cannot serve, another one does; TLS that is configured is never left out."""
+"""Several PD URLs: if the first connects but cannot serve, another is used; configured TLS is never skipped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pump_service.pd import PlacementDriver
 
 
 class Useless(PDServicer):
-    """A member that takes connections: `members` tells whether it knows them; its clock and its keys never answer."""
+    """A member that accepts connections but does not serve clock and keys; `members`: whether it lists the members."""
 
     def __init__(self, *, members: bool) -> None:
         self.members = members
@@ -38,7 +38,7 @@ class Useless(PDServicer):
         yield pb.TsoResponse()
 
 
-def _hangs(servicer: Useless) -> grpc.GenericRpcHandler:
+def _hang(servicer: Useless) -> grpc.GenericRpcHandler:
     handler = grpc.unary_unary_rpc_method_handler(lambda _request, _context: servicer.ended.wait(300) and b"")
     return grpc.method_handlers_generic_handler(rpc.RANGE.service, {rpc.RANGE.name: handler})
 
@@ -48,7 +48,7 @@ def useless(request: pytest.FixtureRequest) -> Iterator[str]:
     servicer = Useless(members=request.param)
     server = grpc.server(ThreadPoolExecutor(8))
     add_PDServicer_to_server(servicer, server)
-    server.add_generic_rpc_handlers((_hangs(servicer),))
+    server.add_generic_rpc_handlers((_hang(servicer),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield f"http://127.0.0.1:{port}"
@@ -56,7 +56,7 @@ def useless(request: pytest.FixtureRequest) -> Iterator[str]:
     server.stop(None).wait()
 
 
-def test_the_next_url_serves_where_the_first_one_only_connects(useless: str, tmp_path: Path) -> None:
+def test_next_url_is_used_if_the_first_only_connects(useless: str, tmp_path: Path) -> None:
     with PlacementDriver(tmp_path, cluster_id=7) as driver:
         urls = [useless, driver.url]
         with closing(PdClient(urls, 20)) as pd, closing(EtcdClient(urls, 2)) as etcd:
@@ -69,15 +69,15 @@ def test_the_next_url_serves_where_the_first_one_only_connects(useless: str, tmp
             assert etcd.lease_grant(60) > 0
 
 
-def test_when_none_serves_the_last_reason_is_reported(useless: str) -> None:
+def test_last_reason_is_reported_if_no_url_serves(useless: str) -> None:
     with closing(PdClient([useless, useless], 5)) as pd, pytest.raises(SourceUnavailable, match="no leader"):
         pd.tso()
 
 
-def test_tls_beside_a_plain_address_is_refused(tmp_path: Path) -> None:
+def test_tls_with_a_plain_address_is_refused(tmp_path: Path) -> None:
     tls = Authority(tmp_path).tls("pump")
     for urls in (["http://127.0.0.1:1"], ["https://127.0.0.1:1", "127.0.0.1:2"]):
-        with closing(PdClient(urls, 1, tls=tls)) as pd, pytest.raises(ConfigError, match="would be called without it"):
+        with closing(PdClient(urls, 1, tls=tls)) as pd, pytest.raises(ConfigError, match="an address of PD is http://"):
             pd.tso()
         with closing(EtcdClient(urls, 1, tls=tls)) as etcd, pytest.raises(ConfigError, match="https://"):
             etcd.get(b"k")

@@ -1,4 +1,4 @@
-"""The registry: the original's keys and JSON, guarded writes; against the embedded PD and a real etcd alike."""
+"""The registry: the original's keys and JSON, guarded writes, against the embedded PD and a real etcd."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClient]
 
 
 @pytest.mark.parametrize("kind", ["embedded", pytest.param("etcd", marks=pytest.mark.process)])
-def test_a_secure_server_is_reached_with_a_certificate_only(kind: str, tmp_path: Path) -> None:
+def test_server_with_tls_requires_a_certificate(kind: str, tmp_path: Path) -> None:
     # tidb-binlog 1.5
     tls = certificate(tmp_path)
     with Etcd(tls) if kind == "etcd" else PlacementDriver(tmp_path / "pd", tls=tls) as server:
@@ -75,7 +75,7 @@ def test_entries_are_created_replaced_and_listed_by_node(etcd: EtcdClient) -> No
     assert registry.drainers() == []
 
 
-def test_a_consumer_publishes_its_position_and_keeps_its_place(etcd: EtcdClient) -> None:  # R-05
+def test_publishing_a_position_keeps_the_rest_of_the_entry(etcd: EtcdClient) -> None:  # R-05
     registry = Registry(etcd)
     registry.publish_drainer("binlake-bank", 5)
     registry.publish_drainer("binlake-bank", 9)
@@ -83,7 +83,7 @@ def test_a_consumer_publishes_its_position_and_keeps_its_place(etcd: EtcdClient)
     assert (drainer.node_id, drainer.state, drainer.max_commit_ts) == ("binlake-bank", "paused", 9)
 
 
-def test_a_watch_of_the_pumps_has_no_gap_after_its_listing(etcd: EtcdClient) -> None:
+def test_watch_of_pumps_has_no_gap_after_its_listing(etcd: EtcdClient) -> None:
     # S0-27, S0-38
     registry = Registry(etcd)
     registry.put_pump(NodeStatus("p1", "h:1", "online"))
@@ -91,7 +91,7 @@ def test_a_watch_of_the_pumps_has_no_gap_after_its_listing(etcd: EtcdClient) -> 
         assert [pump.node_id for pump in watch.pumps] == ["p1"]
         registry.put_pump(NodeStatus("p2", "h:2", "online", score=70, label={"zone": "a"}))
         registry.put_pump(NodeStatus("p1", "h:1", "paused"))
-        registry.publish_drainer("binlake-bank", 5)  # no pump: not told
+        registry.publish_drainer("binlake-bank", 5)  # not a pump: not reported
         etcd.delete(b"/tidb-binlog/v1/pumps/p2")
         etcd.put(b"/tidb-binlog/v1/pumps/p1", b"{")
         changes = iter(watch)
@@ -102,19 +102,19 @@ def test_a_watch_of_the_pumps_has_no_gap_after_its_listing(etcd: EtcdClient) -> 
             next(changes)
 
 
-def test_a_closed_watch_of_the_pumps_ends(etcd: EtcdClient) -> None:
+def test_closed_watch_of_pumps_ends(etcd: EtcdClient) -> None:
     watch = Registry(etcd).watch_pumps()
     threading.Timer(0.05, watch.close).start()
     assert list(watch) == []
 
 
-def test_a_corrupt_entry_is_named(etcd: EtcdClient) -> None:
+def test_corrupt_entry_is_named(etcd: EtcdClient) -> None:
     etcd.put(b"/tidb-binlog/v1/pumps/bad", b'{"nodeId":')
     with pytest.raises(WireError, match="key=/tidb-binlog/v1/pumps/bad"):
         Registry(etcd).pumps()
 
 
-def test_a_guarded_put_loses_against_any_other_write(etcd: EtcdClient) -> None:
+def test_guarded_put_fails_after_any_other_write(etcd: EtcdClient) -> None:
     assert etcd.put_if(b"k", b"1", mod_revision=0)
     assert not etcd.put_if(b"k", b"2", mod_revision=0)
     found = etcd.get(b"k")
@@ -137,7 +137,7 @@ def test_revisions_and_versions_follow_etcd(etcd: EtcdClient) -> None:
     assert (again.version, again.create_revision) == (1, second + 2)
 
 
-def test_a_transaction_is_one_revision_and_takes_one_branch(etcd: EtcdClient) -> None:
+def test_transaction_is_one_revision_and_runs_one_branch(etcd: EtcdClient) -> None:
     etcd.put(b"x", b"1")
     holds = pb.Compare(result=pb.Compare.GREATER, target=pb.Compare.VERSION, key=b"x", version=0)
     puts = [pb.RequestOp(request_put=pb.PutRequest(key=key, value=b"v")) for key in (b"y", b"z")]
@@ -150,7 +150,7 @@ def test_a_transaction_is_one_revision_and_takes_one_branch(etcd: EtcdClient) ->
     assert etcd.get(b"x") is None
 
 
-def test_a_watch_from_a_past_revision_misses_nothing(etcd: EtcdClient) -> None:
+def test_watch_from_a_past_revision_misses_nothing(etcd: EtcdClient) -> None:
     _, revision = etcd.prefix(b"w/")
     etcd.put(b"w/1", b"a")
     etcd.put(b"other", b"b")
@@ -165,7 +165,7 @@ def test_a_watch_from_a_past_revision_misses_nothing(etcd: EtcdClient) -> None:
     assert found == [(1, pb.Event.PUT, b"w/1"), (3, pb.Event.DELETE, b"w/1")]
 
 
-def test_keys_go_with_their_lease(etcd: EtcdClient) -> None:
+def test_revoked_lease_deletes_its_keys(etcd: EtcdClient) -> None:
     lease = etcd.lease_grant(60)
     etcd.put(b"leased", b"1", lease=lease)
     assert etcd.lease_keep_alive(lease) == 60
@@ -174,7 +174,7 @@ def test_keys_go_with_their_lease(etcd: EtcdClient) -> None:
     assert etcd.lease_keep_alive(lease) <= 0
 
 
-def test_a_lease_without_renewal_ends(etcd: EtcdClient) -> None:
+def test_lease_without_renewal_expires(etcd: EtcdClient) -> None:
     etcd.put(b"short", b"1", lease=etcd.lease_grant(2))
     deadline = time.monotonic() + 60
     while etcd.get(b"short") is not None:
@@ -182,7 +182,7 @@ def test_a_lease_without_renewal_ends(etcd: EtcdClient) -> None:
         time.sleep(0.1)
 
 
-def test_the_lock_excludes_and_names_its_holder(etcd: EtcdClient) -> None:
+def test_lock_excludes_others_and_names_its_holder(etcd: EtcdClient) -> None:
     second = EtcdLock(etcd, "lake", "host:2", wait_s=0.3)
     with EtcdLock(etcd, "lake", "host:1"), pytest.raises(LeaseHeld, match="host:1"), second:
         pass
@@ -190,7 +190,7 @@ def test_the_lock_excludes_and_names_its_holder(etcd: EtcdClient) -> None:
         pass
 
 
-def test_the_lock_excludes_threads_at_once(etcd: EtcdClient) -> None:
+def test_lock_excludes_concurrent_threads(etcd: EtcdClient) -> None:
     inside, most = [0], [0]
 
     def work(name: str) -> None:
@@ -208,19 +208,19 @@ def test_the_lock_excludes_threads_at_once(etcd: EtcdClient) -> None:
     assert most[0] == 1
 
 
-def test_an_unreachable_etcd_is_named() -> None:
+def test_unreachable_etcd_is_named() -> None:
     with pytest.raises(SourceUnavailable, match=r"pd-urls=http://127\.0\.0\.1:1"):
         Registry(EtcdClient(["http://127.0.0.1:1"], timeout_s=0.3)).pumps()
 
 
-def test_one_transaction_writes_a_key_once(etcd: EtcdClient) -> None:
+def test_transaction_that_writes_a_key_twice_is_refused(etcd: EtcdClient) -> None:
     puts = [pb.RequestOp(request_put=pb.PutRequest(key=b"k", value=value)) for value in (b"1", b"2")]
     with pytest.raises(Permanent, match="duplicate key"):
         etcd.txn([], puts)
     assert etcd.get(b"k") is None
 
 
-def test_a_key_that_is_not_there_has_no_value_to_compare(etcd: EtcdClient) -> None:
+def test_missing_key_has_no_value_to_compare(etcd: EtcdClient) -> None:
     differs = pb.Compare(result=pb.Compare.NOT_EQUAL, target=pb.Compare.VALUE, key=b"none", value=b"x")
     assert not etcd.txn([differs], []).succeeded
 
@@ -237,7 +237,7 @@ def test_ranges_read_the_past_and_filter_by_revision(etcd: EtcdClient) -> None:
         etcd.range(pb.RangeRequest(key=b"r/1", revision=last + 100))
 
 
-def test_concurrent_changes_of_one_entry_lose_nothing(etcd: EtcdClient) -> None:
+def test_concurrent_changes_of_one_entry_are_not_lost(etcd: EtcdClient) -> None:
     registry = Registry(etcd)
     registry.put_drainer(NodeStatus("d", "h:1", "online", label={"a": "<b>"}))
     workers = [threading.Thread(target=registry.publish_drainer, args=("d", ts)) for ts in range(1, 6)]
@@ -260,7 +260,7 @@ def check_for(seconds: float, lock: EtcdLock) -> None:
         time.sleep(0.05)
 
 
-def test_a_holder_whose_lease_ended_is_notified(etcd: EtcdClient) -> None:
+def test_holder_learns_that_its_lease_expired(etcd: EtcdClient) -> None:
     with EtcdLock(etcd, "lost", "host:1", ttl_s=6) as lock:
         lock.check()
         held = etcd.get(b"/binlake/v1/locks/lost")
@@ -270,7 +270,7 @@ def test_a_holder_whose_lease_ended_is_notified(etcd: EtcdClient) -> None:
             check_for(60, lock)
 
 
-def test_waiting_longer_than_the_lease_still_gets_the_lock(etcd: EtcdClient) -> None:
+def test_waiting_longer_than_the_lease_gets_the_lock(etcd: EtcdClient) -> None:
     taken = threading.Event()
 
     def wait_for_it() -> None:

@@ -1,4 +1,4 @@
-"""Pumps that take everything or fail as told, and a registry in memory that tells what changes."""
+"""Stub pumps that accept all writes or fail as configured, and an in-memory registry that reports changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 class StubPump(pump_pb2_grpc.PumpServicer):
-    """Takes everything, or fails as told."""
+    """Accepts all writes, or fails as configured."""
 
     def __init__(self) -> None:
         self.got: list[Binlog] = []
@@ -41,7 +41,7 @@ class StubPump(pump_pb2_grpc.PumpServicer):
 
     @property
     def fails(self) -> int:
-        """How many of the next writes fail."""
+        """The number of next writes that fail."""
         return self._fails
 
     @fails.setter
@@ -50,7 +50,7 @@ class StubPump(pump_pb2_grpc.PumpServicer):
             self._fails = count
 
     def _fail(self) -> bool:
-        # A call that counts while the test sets another number must not undo that.
+        # A call that counts down must not overwrite a number that the test sets at the same time.
         with self._lock:
             failing, self._fails = self._fails > 0, max(0, self._fails - 1)
         return failing
@@ -76,7 +76,7 @@ class Node:
 
 
 class Watched:
-    """One listing and what changes after it."""
+    """One listing, and the changes after it."""
 
     def __init__(self, pumps: list[Node]) -> None:
         self.pumps = pumps
@@ -92,7 +92,7 @@ class Watched:
 
 @dataclass
 class Listing:
-    """A registry in memory."""
+    """An in-memory registry."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     down: bool = False
@@ -106,15 +106,15 @@ class Listing:
 
     def put(self, node: Node) -> None:
         self.nodes[node.node_id] = node
-        self._tell(node.node_id, node)
+        self._report(node.node_id, node)
 
     def change(self, node_id: str, **fields: object) -> None:
         self.put(replace(self.nodes[node_id], **fields))  # type: ignore[arg-type]
 
     def delete(self, node_id: str) -> None:
         del self.nodes[node_id]
-        self._tell(node_id, None)
+        self._report(node_id, None)
 
-    def _tell(self, node_id: str, node: Node | None) -> None:
+    def _report(self, node_id: str, node: Node | None) -> None:
         for watch in self.watches:
             watch.events.put((node_id, node))

@@ -1,4 +1,4 @@
-"""The pump client is a package that any writer embeds (S0-26)."""
+"""The pump client is a package that any writer can embed (S0-26)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 
-def test_importing_it_brings_neither_airflow_nor_spark() -> None:
+def test_import_loads_neither_airflow_nor_spark() -> None:
     program = (
         "import binlake.cluster.pumpclient, sys; sys.exit(bool({'airflow', 'pyspark', 'grpc'} & set(sys.modules)))"
     )

@@ -1,4 +1,4 @@
-"""PumpReader: what a pull yields, when it ends, and one clear error for each way it can fail (hazards R-26, R-48)."""
+"""PumpReader: what a pull yields, when it ends, and one clear error for each kind of failure (hazards R-26, R-48)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from deploy.local.ports import free_port
 
 
 class StubPump(pump_pb2_grpc.PumpServicer):
-    """Emits commit_ts 1, 2, 3, ... up to `upto`, then does what `then` says; no PumpAdmin, like an original pump."""
+    """Emits commit_ts 1, 2, 3, ... up to `upto`, then calls `then`; like an original pump it has no PumpAdmin."""
 
     def __init__(self) -> None:
         self.upto = 1000
@@ -58,17 +58,17 @@ def pump() -> Iterator[StubPump]:
     stub.server.stop(0).wait()
 
 
-def test_a_pull_starts_after_the_given_ts_and_ends_with_the_first_entity_at_or_above_the_end(pump: StubPump) -> None:
+def test_pull_starts_after_the_given_ts_and_ends_with_the_first_entity_at_or_above_the_end(pump: StubPump) -> None:
     found = list(PumpReader(pump.addr, 7).pull(5, 8))
     assert found == [(6, 6, b"6"), (7, 7, b"7"), (8, 8, b"8")]
-    assert pump.left.wait(60), "the pump was not told that the reader left"
+    assert pump.left.wait(60), "the pump did not notice that the reader left"
 
 
-def test_blocks_are_gathered_from_a_pump_that_knows_none(pump: StubPump) -> None:
+def test_binlogs_of_an_original_pump_are_grouped_into_blocks(pump: StubPump) -> None:
     found = list(PumpReader(pump.addr, 7).pull_blocks(5, 8))
     assert [ts for block in found for ts in block.commit_ts.tolist()] == [6, 7, 8]
     assert [payload for block in found for payload in payloads(block)] == [b"6", b"7", b"8"]
-    assert pump.left.wait(60), "the pump was not told that the reader left"
+    assert pump.left.wait(60), "the pump did not notice that the reader left"
 
 
 def payloads(block: Block) -> list[bytes]:
@@ -76,7 +76,7 @@ def payloads(block: Block) -> list[bytes]:
     return [bytes(block.data[start:end]) for start, end in pairwise(ends)]
 
 
-def test_a_stream_may_hold_blocks_and_single_binlogs_and_damage_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_may_mix_blocks_and_single_binlogs_and_damage_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def message(*binlogs: tuple[int, bytes]) -> bytes:
         ts = np.array([one for one, _ in binlogs])
         head = blocks.head_of(ts, ts - 1, np.array([len(payload) for _, payload in binlogs]))
@@ -114,7 +114,7 @@ def test_a_stream_may_hold_blocks_and_single_binlogs_and_damage_is_reported(monk
     stub.server.stop(0).wait()
 
 
-def test_a_pull_that_is_given_up_closes_the_call(pump: StubPump) -> None:
+def test_abandoned_pull_closes_the_call(pump: StubPump) -> None:
     running = PumpReader(pump.addr, 7).pull(0)
     assert [ts for ts, _, _ in islice(running, 3)] == [1, 2, 3]
     running.close()
@@ -128,7 +128,7 @@ def test_a_pull_that_is_given_up_closes_the_call(pump: StubPump) -> None:
         (grpc.StatusCode.DATA_LOSS, WireError),
         (grpc.StatusCode.FAILED_PRECONDITION, ConfigError),
         (grpc.StatusCode.UNKNOWN, SourceUnavailable),
-        (grpc.StatusCode.OK, SourceUnavailable),  # an original pump ends its stream so on a read error
+        (grpc.StatusCode.OK, SourceUnavailable),  # an original pump ends its stream like this after a read error
     ],
 )
 def test_each_failure_is_one_error_with_pump_and_ts(
@@ -142,11 +142,11 @@ def test_each_failure_is_one_error_with_pump_and_ts(
     assert caught.value.where == {"pump": pump.addr, "after_ts": "3"}
 
 
-def test_a_silent_pump_is_an_error_and_a_slow_reader_is_not(pump: StubPump) -> None:  # R-39
+def test_silent_pump_is_an_error_but_a_slow_reader_is_not(pump: StubPump) -> None:  # R-39
     pump.upto = 2
     running = PumpReader(pump.addr, 7, idle_timeout_s=1.5).pull(0)
     next(running)
-    time.sleep(2)  # the reader's own time does not count
+    time.sleep(2)  # the time that the reader itself takes does not count
     next(running)
     begun = time.monotonic()
     with pytest.raises(SourceUnavailable, match="sent nothing"):
@@ -154,7 +154,7 @@ def test_a_silent_pump_is_an_error_and_a_slow_reader_is_not(pump: StubPump) -> N
     assert time.monotonic() - begun < 60
 
 
-def test_a_pump_that_is_not_there_is_an_error_in_time() -> None:
+def test_unreachable_pump_is_an_error_within_the_timeout() -> None:
     addr = f"127.0.0.1:{free_port()}"
     reader = PumpReader(addr, 7, timeout_s=0.3)
     with pytest.raises(SourceUnavailable, match=addr):
@@ -163,7 +163,7 @@ def test_a_pump_that_is_not_there_is_an_error_in_time() -> None:
         reader.info()
 
 
-def test_a_pump_that_dies_is_an_error(pump: StubPump) -> None:
+def test_pump_that_dies_is_an_error(pump: StubPump) -> None:
     pump.upto = 1
     running = PumpReader(pump.addr, 7).pull(0)
     next(running)
@@ -172,7 +172,7 @@ def test_a_pump_that_dies_is_an_error(pump: StubPump) -> None:
         next(running)
 
 
-def test_an_original_pump_has_no_info(pump: StubPump) -> None:
+def test_original_pump_has_no_info(pump: StubPump) -> None:
     with pytest.raises(WireError, match="no Info service"):
         PumpReader(pump.addr, 7).info()
 
@@ -189,7 +189,7 @@ print([len(part) for part in found])
 """
 
 
-def test_a_reader_survives_the_fork_and_pickling_of_a_spark_worker(pump: StubPump) -> None:
+def test_reader_works_after_fork_and_pickling_for_a_spark_worker(pump: StubPump) -> None:
     assert next(pickle.loads(pickle.dumps(PumpReader(pump.addr, 7))).pull(0))[0] == 1
     command = [sys.executable, "-c", FORKED, pump.addr]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

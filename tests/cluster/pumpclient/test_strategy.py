@@ -1,4 +1,4 @@
-"""Choosing a pump: pure functions over any set of pumps (S0-41, S0-43 to S0-45)."""
+"""The choice of a pump: pure functions of any set of pumps (S0-41, S0-43 to S0-45)."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Pump:
 
 
 @given(counts, st.integers(0, 10**6), st.integers(1, 10))
-def test_turns_are_even_from_any_offset(count: int, offset: int, rounds: int) -> None:
+def test_range_is_even_from_any_offset(count: int, offset: int, rounds: int) -> None:
     # S0-43
     chosen = Counter(strategy.pick_by_turn(offset + n, count) for n in range(count * rounds))
     assert chosen == dict.fromkeys(range(count), rounds)
 
 
 @given(counts, st.integers(0, 2**63 - 1))
-def test_hash_is_fixed_and_its_retries_reach_everybody(count: int, start_ts: int) -> None:
+def test_hash_is_fixed_and_its_retries_reach_all_pumps(count: int, start_ts: int) -> None:
     # S0-44
     assert strategy.pick_by_hash(start_ts, 0, count) == start_ts % count
     assert {strategy.pick_by_hash(start_ts, tries, count) for tries in range(count)} == set(range(count))
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=4), st.integers(1, 15), min_size=1, max_size=6), st.integers(1, 3))
-def test_weights_are_kept_exactly_and_spread_evenly(weight: dict[str, int], rounds: int) -> None:
-    # S0-45: after each choice no pump is a whole turn away from its share.
+def test_choices_match_weights_exactly_and_are_spread_evenly(weight: dict[str, int], rounds: int) -> None:
+    # S0-45: after each choice every pump is less than one turn away from its share.
     total, credit, chosen = sum(weight.values()), dict[str, int](), Counter[str]()
     for turn in range(1, total * rounds + 1):
         name, credit = strategy.pick_by_weight(weight, credit)
@@ -47,7 +47,7 @@ def test_weights_are_kept_exactly_and_spread_evenly(weight: dict[str, int], roun
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=8))
-def test_a_pump_without_a_score_counts_as_the_average(scores: list[int]) -> None:
+def test_pump_without_a_score_gets_the_average(scores: list[int]) -> None:
     found = strategy.compute_weights(scores)
     assert [w for w, score in zip(found, scores, strict=True) if score] == [score for score in scores if score]
     assert all(w > 0 for w in found)
@@ -56,7 +56,7 @@ def test_a_pump_without_a_score_counts_as_the_average(scores: list[int]) -> None
 
 
 @given(names, st.data())
-def test_score_leaves_out_failed_pumps_until_all_have_failed(ids: list[str], data: st.DataObject) -> None:
+def test_score_skips_failed_pumps_until_all_have_failed(ids: list[str], data: st.DataObject) -> None:
     pumps = [Pump(name, data.draw(st.integers(0, 100))) for name in sorted(ids)]
     chooser = strategy.strategy_of("score")
     failed: list[str] = []
@@ -67,14 +67,14 @@ def test_score_leaves_out_failed_pumps_until_all_have_failed(ids: list[str], dat
 
 
 @given(st.lists(names, min_size=1, max_size=20), st.sampled_from(["range", "hash", "score"]))
-def test_every_choice_is_one_of_the_pumps_however_they_come_and_go(lists: list[list[str]], word: str) -> None:
+def test_every_choice_is_a_current_pump_as_pumps_change(lists: list[list[str]], word: str) -> None:
     chooser = strategy.strategy_of(word)
     for start_ts, ids in enumerate(lists):
         pumps = [Pump(name, len(name)) for name in sorted(ids)]
         assert 0 <= chooser.pick(pumps, start_ts, 0, ()) < len(pumps)
 
 
-def test_scores_of_30_and_70_give_300_and_700_of_1000() -> None:
+def test_scores_30_and_70_get_300_and_700_of_1000_prewrites() -> None:
     # S0-45
     pumps, chooser = [Pump("a", 30), Pump("b", 70)], strategy.strategy_of("score")
     assert Counter(pumps[chooser.pick(pumps, n, 0, ())].node_id for n in range(1000)) == {"a": 300, "b": 700}
@@ -90,6 +90,6 @@ def test_scores_of_30_and_70_give_300_and_700_of_1000() -> None:
         ({"zone": "a"}, {"zone": "a", "disk": "ssd"}, False),
     ],
 )
-def test_a_label_needs_each_pair(label: dict[str, str], wanted: dict[str, str], own: bool) -> None:
+def test_label_requires_each_pair(label: dict[str, str], wanted: dict[str, str], own: bool) -> None:
     # S0-32
     assert strategy.matches_label(label, wanted) is own

@@ -25,7 +25,7 @@ P = build.prewrite(1, b"k", b"\x08\x17")
 
 
 class Taker(pump_pb2_grpc.PumpServicer):
-    """Takes everything."""
+    """Accepts all writes."""
 
     def __init__(self) -> None:
         self.got: list[bytes] = []
@@ -52,7 +52,7 @@ def server(taker: Taker) -> Iterator[grpc.Server]:
     server.stop(0).wait()
 
 
-def test_a_local_pump_is_reached_by_its_socket_without_a_registry(
+def test_local_pump_is_reached_through_its_socket_without_registry(
     short_path: Path, server: grpc.Server, taker: Taker
 ) -> None:
     socket = short_path / "pump.sock"
@@ -65,12 +65,12 @@ def test_a_local_pump_is_reached_by_its_socket_without_a_registry(
     assert len(taker.got) == 2
 
 
-def test_a_client_has_either_a_registry_or_a_socket() -> None:
+def test_client_requires_a_registry_or_a_socket() -> None:
     with pytest.raises(ConfigError, match="registry or a socket"):
         PumpClient(None, 7)
 
 
-def test_tls_proves_both_sides(tmp_path: Path, server: grpc.Server, taker: Taker) -> None:
+def test_tls_authenticates_both_sides(tmp_path: Path, server: grpc.Server, taker: Taker) -> None:
     tls = certificate(tmp_path)
     cert, key = (tmp_path / "cert.pem").read_bytes(), (tmp_path / "key.pem").read_bytes()
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, cert)], cert, True))
@@ -84,49 +84,47 @@ def test_tls_proves_both_sides(tmp_path: Path, server: grpc.Server, taker: Taker
     assert len(taker.got) == 1
 
 
-def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_unusable_tls_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone\.pem"):
         PumpClient(None, 7, ClientOptions(socket="/pump.sock", tls=Tls(tmp_path / "gone.pem")))
 
 
-def test_a_closed_connection_answers_instead_of_breaking_its_caller() -> None:
+def test_closed_connection_returns_a_refusal_instead_of_raising() -> None:
     connection = rpc_connect()("127.0.0.1:1")
     connection.close()
-    told: list[Refusal | None] = []
-    connection.send(pump_pb2.WriteBinlogReq(), 1.0, told.append)
-    told.append(connection.write(pump_pb2.WriteBinlogReq(), 1.0))
-    assert all(refused is not None and "closed" in refused.text for refused in told)
-    assert len(told) == 2
+    outcomes: list[Refusal | None] = []
+    connection.send(pump_pb2.WriteBinlogReq(), 1.0, outcomes.append)
+    outcomes.append(connection.write(pump_pb2.WriteBinlogReq(), 1.0))
+    assert all(refused is not None and "closed" in refused.text for refused in outcomes)
+    assert len(outcomes) == 2
 
 
-def test_closing_answers_what_is_on_its_way(server: grpc.Server, taker: Taker) -> None:
+def test_closing_answers_pending_calls(server: grpc.Server, taker: Taker) -> None:
     gate = threading.Event()
     taker.gate = gate
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     connection = rpc_connect()(f"127.0.0.1:{port}")
-    told: queue.SimpleQueue[Refusal | None] = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue[Refusal | None] = queue.SimpleQueue()
     for _ in range(200):
-        connection.send(pump_pb2.WriteBinlogReq(), 120, told.put)
+        connection.send(pump_pb2.WriteBinlogReq(), 120, outcomes.put)
     connection.close()
     gate.set()
-    answers = [told.get(timeout=60) for _ in range(200)]
+    answers = [outcomes.get(timeout=60) for _ in range(200)]
     assert all(answer is not None for answer in answers)
 
 
-def test_a_refused_connection_is_reported_with_the_address() -> None:
+def test_refused_connection_is_reported_with_the_address() -> None:
     options = ClientOptions(socket="/nonexistent/pump.sock", times=QUICK)
     with PumpClient(None, 7, options) as client, pytest.raises(SourceUnavailable, match="local unix"):
         client.write_prewrite(P)
 
 
-def test_an_unexpected_error_fails_one_call_and_not_later_ones(
-    server: grpc.Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexpected_error_fails_only_one_call(server: grpc.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     connection = rpc_connect()(f"127.0.0.1:{port}")
-    told: queue.SimpleQueue[Refusal | None] = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue[Refusal | None] = queue.SimpleQueue()
 
     def unforeseen(*_: object) -> bytes:
         raise ValueError("unforeseen")
@@ -134,14 +132,14 @@ def test_an_unexpected_error_fails_one_call_and_not_later_ones(
     for place in (Channel, PendingCall):
         with monkeypatch.context() as broken:
             broken.setattr(place, "start" if place is Channel else "result", unforeseen)
-            connection.send(pump_pb2.WriteBinlogReq(), 60, told.put)
-            assert told.get(timeout=60) == Refusal("ValueError: unforeseen")
-    connection.send(pump_pb2.WriteBinlogReq(), 60, told.put)
-    assert told.get(timeout=60) is None
+            connection.send(pump_pb2.WriteBinlogReq(), 60, outcomes.put)
+            assert outcomes.get(timeout=60) == Refusal("ValueError: unforeseen")
+    connection.send(pump_pb2.WriteBinlogReq(), 60, outcomes.put)
+    assert outcomes.get(timeout=60) is None
     connection.close()
 
 
-def test_only_a_message_larger_than_a_limit_is_too_large_for_every_try(
+def test_only_a_message_above_a_limit_counts_as_too_large(
     server: grpc.Server, taker: Taker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "too many calls at once"
@@ -161,7 +159,7 @@ def test_only_a_message_larger_than_a_limit_is_too_large_for_every_try(
     assert [refused is not None and refused.too_large for refused in (first, second)] == [False, True]
 
 
-def test_a_unix_socket_speaks_no_tls_whatever_the_registry_pumps_do(short_path: Path, server: grpc.Server) -> None:
+def test_unix_socket_uses_no_tls_even_if_pumps_of_the_registry_do(short_path: Path, server: grpc.Server) -> None:
     server.add_insecure_port(f"unix:{short_path}/pump.sock")
     server.start()
     connection = rpc_connect(certificate(short_path))(f"unix:{short_path}/pump.sock")
@@ -170,7 +168,7 @@ def test_a_unix_socket_speaks_no_tls_whatever_the_registry_pumps_do(short_path: 
 
 
 @pytest.mark.parametrize("write", ["write_prewrite", "write_commit"])
-def test_closing_the_client_ends_writes_that_are_being_retried(write: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_the_client_ends_retries(write: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ClientOptions(socket="/nonexistent/pump.sock", times=WriteTimes(retry_prewrite=600, retry_commit=600))
     client = PumpClient(None, 7, options)
     failures: list[SourceUnavailable] = []

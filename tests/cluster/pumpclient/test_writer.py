@@ -1,4 +1,4 @@
-"""PumpClient: P to a usable pump, its C and R to the same one, clear errors (tidb-binlog 4)."""
+"""PumpClient: P goes to a usable pump, C and R to the same pump; errors are clear (tidb-binlog 4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
 
-# A pump that answers late on a busy machine is not passed over: who must give up says so, with HASTY.
+# A pump that answers late on a busy machine is not skipped; tests that need short timeouts use HASTY.
 QUICK = WriteTimes(60, 60, 0.01, 0.05, probe_interval=0.05)
 HASTY = replace(QUICK, write_timeout=0.5, commit_timeout=0.5)
 OPTIONS = ClientOptions(times=QUICK)
@@ -25,7 +25,7 @@ OPTIONS = ClientOptions(times=QUICK)
 
 @dataclass
 class Pumps:
-    """Three stub pumps and a client of them."""
+    """Three stub pumps and a client."""
 
     stubs: list[StubPump]
     listing: Listing
@@ -53,7 +53,7 @@ def c(start_ts: int) -> Binlog:
     return build.commit(p(start_ts), start_ts + 10_000)
 
 
-def test_prewrites_go_round_and_the_end_goes_where_the_prewrite_went(pumps: Pumps) -> None:
+def test_prewrites_go_round_robin_and_commits_follow_them(pumps: Pumps) -> None:
     # S0-06, S0-42, S0-43
     placed = {ts: pumps.client.write_prewrite(p(ts)) for ts in range(1, 7)}
     assert list(placed.values()) == ["pump0", "pump1", "pump2"] * 2
@@ -69,15 +69,15 @@ def test_prewrites_go_round_and_the_end_goes_where_the_prewrite_went(pumps: Pump
 
 
 @pytest.mark.parametrize("strategy", ["range", "hash", "score", "nonsense"])
-def test_each_strategy_reaches_all_pumps_and_keeps_transactions_together(pumps: Pumps, strategy: str) -> None:
-    # S0-41, S0-42: a word that is no strategy means range.
+def test_each_strategy_uses_all_pumps_and_keeps_transactions_together(pumps: Pumps, strategy: str) -> None:
+    # S0-41, S0-42: an unknown strategy means range.
     with PumpClient(pumps.listing, 7, replace(OPTIONS, strategy=strategy)) as client:
         for ts in range(90):
             assert client.write_prewrite(p(ts)) == client.write_commit(c(ts))
     assert pumps.counts() == [60, 60, 60]
 
 
-def test_hash_goes_by_start_ts_and_one_further_at_each_retry(pumps: Pumps) -> None:
+def test_hash_chooses_by_start_ts_and_retries_on_the_next_pump(pumps: Pumps) -> None:
     # S0-44
     with PumpClient(pumps.listing, 7, replace(OPTIONS, strategy="hash")) as client:
         assert [client.write_prewrite(p(ts)) for ts in (6, 7, 8)] == ["pump0", "pump1", "pump2"]
@@ -85,7 +85,7 @@ def test_hash_goes_by_start_ts_and_one_further_at_each_retry(pumps: Pumps) -> No
         assert client.write_prewrite(p(9)) == "pump1"
 
 
-def test_score_follows_what_the_pumps_publish_while_it_runs(pumps: Pumps) -> None:
+def test_score_follows_changes_of_published_scores(pumps: Pumps) -> None:
     # S0-45
     for name, score in (("pump0", 30), ("pump1", 70), ("pump2", 100)):
         pumps.listing.change(name, score=score)
@@ -99,7 +99,7 @@ def test_score_follows_what_the_pumps_publish_while_it_runs(pumps: Pumps) -> Non
         assert [placed.count(f"pump{n}") for n in range(3)] == [30, 30, 30]
 
 
-def test_a_prewrite_tries_the_next_pump_at_once_and_its_end_follows(pumps: Pumps) -> None:
+def test_prewrite_tries_the_next_pump_at_once_and_its_commit_follows(pumps: Pumps) -> None:
     # S0-39
     slow = replace(OPTIONS, times=replace(QUICK, retry_prewrite=3600))
     pumps.stubs[0].fails = pumps.stubs[1].fails = 1
@@ -110,7 +110,7 @@ def test_a_prewrite_tries_the_next_pump_at_once_and_its_end_follows(pumps: Pumps
     assert pumps.counts() == [0, 0, 2]
 
 
-def test_a_commit_is_tried_again_on_its_pump_and_nowhere_else(pumps: Pumps) -> None:
+def test_commit_is_retried_only_on_its_pump(pumps: Pumps) -> None:
     # S0-42
     pumps.client.write_prewrite(p(1))
     pumps.stubs[0].fails = 2
@@ -118,9 +118,9 @@ def test_a_commit_is_tried_again_on_its_pump_and_nowhere_else(pumps: Pumps) -> N
     assert pumps.counts() == [2, 0, 0]
 
 
-def test_a_sent_commit_does_not_block_and_arrives_when_its_pump_recovers(pumps: Pumps) -> None:
-    # S0-24: the application goes on; ends of another pump are not held up by those of a dead one.
-    # No probes: one that reaches the pump again would be counted, too.
+def test_sent_commit_does_not_block_and_arrives_when_its_pump_recovers(pumps: Pumps) -> None:
+    # S0-24: the application continues; a dead pump does not delay commits for another pump.
+    # No probes: a probe that reaches the pump would be counted too.
     with PumpClient(pumps.listing, 7, replace(OPTIONS, times=replace(QUICK, probe_interval=3600))) as client:
         placed = {ts: client.write_prewrite(p(ts)) for ts in range(30)}
         pumps.stubs[0].fails = 10_000
@@ -132,10 +132,10 @@ def test_a_sent_commit_does_not_block_and_arrives_when_its_pump_recovers(pumps: 
         assert pumps.counts() == [20, 20, 20]
         assert client.stats.given_up == 0
         with pytest.raises(Permanent, match="wrote no prewrite"):
-            client.send_commit(c(5))  # forgotten with its end
+            client.send_commit(c(5))  # the client forgets it with its commit
 
 
-def test_a_sent_end_that_is_never_taken_is_given_up_and_counted(pumps: Pumps) -> None:
+def test_sent_commit_that_is_never_accepted_is_given_up_and_counted(pumps: Pumps) -> None:
     # S0-24
     with PumpClient(pumps.listing, 7, replace(OPTIONS, times=HASTY)) as client:
         client.write_prewrite(p(1))
@@ -146,7 +146,7 @@ def test_a_sent_end_that_is_never_taken_is_given_up_and_counted(pumps: Pumps) ->
     assert pumps.counts() == [1, 0, 0]
 
 
-def test_a_pump_that_moved_to_another_port_is_found(pumps: Pumps) -> None:
+def test_pump_that_moved_to_another_port_is_found(pumps: Pumps) -> None:
     pumps.client.write_prewrite(p(1))
     pumps.stubs[0].server.stop(0).wait()
     moved = StubPump()
@@ -156,7 +156,7 @@ def test_a_pump_that_moved_to_another_port_is_found(pumps: Pumps) -> None:
     moved.server.stop(0).wait()
 
 
-def test_an_end_that_its_pump_never_takes_is_an_error(pumps: Pumps) -> None:
+def test_commit_that_its_pump_never_accepts_is_an_error(pumps: Pumps) -> None:
     with PumpClient(pumps.listing, 7, replace(OPTIONS, times=HASTY)) as client:
         client.write_prewrite(p(1))
         pumps.stubs[0].fails = 1000
@@ -164,7 +164,7 @@ def test_an_end_that_its_pump_never_takes_is_an_error(pumps: Pumps) -> None:
             client.write_commit(c(1))
 
 
-def test_an_end_without_its_prewrite_is_an_error(pumps: Pumps) -> None:
+def test_commit_without_a_prewrite_is_an_error(pumps: Pumps) -> None:
     with pytest.raises(Permanent, match="wrote no prewrite"):
         pumps.client.write_rollback(build.rollback(p(1)))
     pumps.client.write_prewrite(p(2))
@@ -173,7 +173,7 @@ def test_an_end_without_its_prewrite_is_an_error(pumps: Pumps) -> None:
         pumps.client.write_commit(c(2))
 
 
-def test_an_end_goes_to_the_named_pump_when_another_client_wrote_the_prewrite(pumps: Pumps) -> None:
+def test_commit_goes_to_the_named_pump_if_another_client_wrote_the_prewrite(pumps: Pumps) -> None:
     assert pumps.client.write_rollback(build.rollback(p(1)), "pump2") == "pump2"
     assert pumps.counts() == [0, 0, 1]
 
@@ -189,7 +189,7 @@ def test_only_online_pumps_get_prewrites(pumps: Pumps) -> None:
         assert {client.write_prewrite(p(ts)) for ts in range(1, 4)} == {"pump1"}
 
 
-def test_without_an_online_pump_the_error_says_so() -> None:
+def test_error_says_that_no_pump_is_online() -> None:
     # S0-23: the writer must fail its transaction.
     with (
         PumpClient(Listing(), 7, replace(OPTIONS, times=HASTY)) as client,
@@ -198,7 +198,7 @@ def test_without_an_online_pump_the_error_says_so() -> None:
         client.write_prewrite(p(9))
 
 
-def test_joins_leaves_and_states_are_followed(pumps: Pumps) -> None:
+def test_new_removed_and_changed_pumps_are_followed(pumps: Pumps) -> None:
     # S0-10, S0-27, S0-38
     assert pumps.client.usable_pumps() == ["pump0", "pump1", "pump2"]
     pumps.listing.put(Node("pump3", pumps.stubs[0].host))
@@ -210,16 +210,16 @@ def test_joins_leaves_and_states_are_followed(pumps: Pumps) -> None:
     until(lambda: pumps.client.usable_pumps() == ["pump0", "pump2", "pump3"], "the one that is back")
 
 
-def test_a_broken_watch_is_made_anew_with_a_fresh_listing(pumps: Pumps) -> None:
+def test_broken_watch_is_restarted_with_a_fresh_listing(pumps: Pumps) -> None:
     pumps.client.usable_pumps()
     watch = pumps.listing.watches.pop()
-    pumps.listing.delete("pump1")  # nobody is told
+    pumps.listing.delete("pump1")  # nobody is notified
     watch.close()
     until(lambda: pumps.client.usable_pumps() == ["pump0", "pump2"], "the new listing")
 
 
-def test_after_ten_errors_in_a_row_a_pump_is_left_alone_until_a_probe_reaches_it(pumps: Pumps) -> None:
-    # S0-11, S0-39, S0-40; no transaction notices anything
+def test_pump_is_avoided_after_ten_errors_until_a_probe_succeeds(pumps: Pumps) -> None:
+    # S0-11, S0-39, S0-40; no transaction is affected
     pumps.client.close()
     with PumpClient(pumps.listing, 7, replace(OPTIONS, times=replace(QUICK, probe_interval=3600))) as client:
         pumps.stubs[0].fails = 10_000
@@ -237,7 +237,7 @@ def test_after_ten_errors_in_a_row_a_pump_is_left_alone_until_a_probe_reaches_it
         assert not any(binlog.ByteSize() for binlog in pumps.stubs[0].got)  # probes are empty
 
 
-def test_a_pump_that_comes_back_online_is_used_at_once(pumps: Pumps) -> None:
+def test_pump_that_is_online_again_is_used_at_once(pumps: Pumps) -> None:
     # S0-38
     with PumpClient(pumps.listing, 7, replace(OPTIONS, times=replace(QUICK, probe_interval=3600))) as client:
         pumps.stubs[0].fails = 11
@@ -248,7 +248,7 @@ def test_a_pump_that_comes_back_online_is_used_at_once(pumps: Pumps) -> None:
         until(lambda: "pump0" in client.usable_pumps(), "back in use")
 
 
-def test_the_last_round_asks_even_pumps_that_are_left_alone(pumps: Pumps) -> None:
+def test_last_round_tries_avoided_pumps_too(pumps: Pumps) -> None:
     with PumpClient(pumps.listing, 7, replace(OPTIONS, times=replace(HASTY, probe_interval=3600))) as client:
         pumps.stubs[0].fails = 11
         for ts in range(1, 40):
@@ -259,7 +259,7 @@ def test_the_last_round_asks_even_pumps_that_are_left_alone(pumps: Pumps) -> Non
         assert "pump0" in client.usable_pumps()
 
 
-def test_all_pumps_failing_is_one_error_that_names_each(pumps: Pumps) -> None:
+def test_failure_of_all_pumps_is_one_error_that_names_each(pumps: Pumps) -> None:
     for stub in pumps.stubs:
         stub.fails = 10_000
     began = time.monotonic()
@@ -271,7 +271,7 @@ def test_all_pumps_failing_is_one_error_that_names_each(pumps: Pumps) -> None:
     assert HASTY.write_timeout < time.monotonic() - began < 60
 
 
-def test_labels_bind_a_writer_to_its_pumps(pumps: Pumps) -> None:
+def test_prewrites_go_only_to_pumps_with_the_label(pumps: Pumps) -> None:
     # S0-32
     for number, zone in enumerate("aab"):
         pumps.listing.change(f"pump{number}", label={"zone": zone, "disk": "ssd"})
@@ -286,19 +286,19 @@ def test_labels_bind_a_writer_to_its_pumps(pumps: Pumps) -> None:
         assert {client.write_prewrite(p(ts)) for ts in range(10)} == {"pump0", "pump1"}
 
 
-def test_an_error_message_in_the_answer_counts_as_an_error(pumps: Pumps) -> None:
+def test_error_message_in_the_answer_counts_as_an_error(pumps: Pumps) -> None:
     pumps.stubs[0].errmsg = "no space"
     assert pumps.client.write_prewrite(p(1)) == "pump1"
 
 
-def test_another_cluster_is_refused_at_once(pumps: Pumps) -> None:
+def test_other_cluster_is_refused_at_once(pumps: Pumps) -> None:
     # S0-46
     pumps.stubs[0].fails, pumps.stubs[0].text = 1, "mismatched cluster id"
     with pytest.raises(ConfigError, match="cluster id"):
         pumps.client.write_prewrite(p(1))
 
 
-def test_a_binlog_too_large_is_not_sent_again(pumps: Pumps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_binlog_is_not_retried(pumps: Pumps, monkeypatch: pytest.MonkeyPatch) -> None:
     # S0-07
     pumps.stubs[0].fails, pumps.stubs[0].code = 1, grpc.StatusCode.RESOURCE_EXHAUSTED
     pumps.stubs[0].text = "Received message larger than max (5 vs. 4)"
@@ -309,7 +309,7 @@ def test_a_binlog_too_large_is_not_sent_again(pumps: Pumps, monkeypatch: pytest.
         pumps.client.write_prewrite(build.prewrite(2, b"k", bytes(100)))
 
 
-def test_known_pumps_are_used_while_the_registry_is_away(pumps: Pumps) -> None:
+def test_known_pumps_are_used_while_the_registry_is_unavailable(pumps: Pumps) -> None:
     pumps.client.write_prewrite(p(1))
     pumps.listing.down = True
     pumps.listing.watches[-1].close()
@@ -322,7 +322,7 @@ def test_known_pumps_are_used_while_the_registry_is_away(pumps: Pumps) -> None:
         fresh.write_prewrite(p(3))
 
 
-def test_concurrent_writers_lose_and_double_nothing(pumps: Pumps) -> None:
+def test_concurrent_writers_neither_lose_nor_duplicate_binlogs(pumps: Pumps) -> None:
     def run(start: int) -> None:
         for ts in range(start, start + 50):
             pumps.client.write_prewrite(p(ts))

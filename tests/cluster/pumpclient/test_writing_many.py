@@ -1,4 +1,4 @@
-"""Many prewrites side by side, commits of another process, and the word that a commit is stored."""
+"""Many parallel prewrites, commits by another process, and the callback for a stored commit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def prewrites(count: int) -> list[Binlog]:
     return [build.prewrite(start_ts, b"k", b"\x08\x17") for start_ts in range(1, count + 1)]
 
 
-def test_each_is_stored_once_and_its_commit_follows(stubs: list[StubPump]) -> None:
+def test_each_prewrite_is_stored_once_and_its_commit_follows(stubs: list[StubPump]) -> None:
     stored: list[int] = []
     with PumpClient(listing(stubs), 7, OPTIONS, stored=stored.append) as client:
         names = client.write_prewrites(prewrites(300))
@@ -49,7 +49,7 @@ def test_each_is_stored_once_and_its_commit_follows(stubs: list[StubPump]) -> No
         assert ends == {start_ts for start_ts, name in enumerate(names, 1) if name == f"pump{n}"}
 
 
-def test_what_one_pump_refuses_another_takes(stubs: list[StubPump]) -> None:
+def test_prewrites_refused_by_one_pump_go_to_another(stubs: list[StubPump]) -> None:
     # S0-39
     stubs[0].fails = 5
     with PumpClient(listing(stubs), 7, OPTIONS) as client:
@@ -69,7 +69,7 @@ def test_no_pump_and_another_cluster_are_errors(stubs: list[StubPump]) -> None:
         client.write_prewrites(prewrites(2))
 
 
-def test_a_new_process_sends_a_commit_to_the_pump_it_names(stubs: list[StubPump]) -> None:
+def test_new_process_sends_a_commit_to_the_named_pump(stubs: list[StubPump]) -> None:
     with PumpClient(listing(stubs), 7, OPTIONS) as client:
         (one,) = prewrites(1)
         client.send_commit(build.commit(one, 99), "pump1")

@@ -1,4 +1,4 @@
-"""TiKV's GC is kept away from a snapshot for as long as it is read, and no longer."""
+"""TiKV's GC is held below a snapshot only while it is read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def source(address: str) -> Source:
     return Source.model_validate({"pd-urls": [f"http://{address}"], "timeout-s": 20})
 
 
-def test_gc_stays_below_a_snapshot_that_is_read(tikv: FakeTikv) -> None:  # S4-24
+def test_gc_stays_below_a_snapshot_while_it_is_read(tikv: FakeTikv) -> None:  # S4-24
     with hold_gc(source(tikv.start_quickly()), "binlake-load-a", BASE):
         tikv.run_gc(BASE + 5000)
         assert tikv.safe_point == BASE
@@ -37,7 +37,7 @@ def test_gc_stays_below_a_snapshot_that_is_read(tikv: FakeTikv) -> None:  # S4-2
     assert tikv.safe_point == BASE + 5000
 
 
-def test_it_is_renewed_while_it_is_held(tikv: FakeTikv) -> None:
+def test_safe_point_is_renewed_while_it_is_held(tikv: FakeTikv) -> None:
     held = tikv.start_quickly()
     renewed, count = threading.Event(), 0
 
@@ -54,13 +54,13 @@ def test_it_is_renewed_while_it_is_held(tikv: FakeTikv) -> None:
         assert renewed.wait(60)
 
 
-def test_a_snapshot_that_gc_has_passed_is_refused(tikv: FakeTikv) -> None:
+def test_snapshot_that_gc_has_passed_is_refused(tikv: FakeTikv) -> None:
     tikv.safe_point, where = BASE + 1, source(tikv.start_quickly())
     with pytest.raises(LostRange, match=r"GC has passed.*tidb_gc_life_time"), hold_gc(where, "binlake-load-a", BASE):
         raise AssertionError("it is not held")
 
 
-def test_a_placement_driver_without_tikv_has_nothing_to_hold(tmp_path: Path) -> None:
+def test_placement_driver_without_tikv_needs_no_hold(tmp_path: Path) -> None:
     driver = PlacementDriver(tmp_path, cluster_id=7).start()
     where = source(driver.url.removeprefix("http://"))
     try:

@@ -1,4 +1,4 @@
-"""One suite for every status port: a capture's own one, and answers recorded from real TiDBs."""
+"""One suite for all status ports: that of a capture, and answers recorded from real TiDBs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOREVER = 1 << 62
 
 
 class NoClock:
-    """A PD that nobody should ask."""
+    """A PD that must not be called."""
 
     def tso(self, count: int = 1) -> int:
         raise AssertionError(f"asked for {count} timestamps")
@@ -37,7 +37,7 @@ class NoClock:
 
 @dataclass
 class Served:
-    """A status port, the jobs it holds by id, and the requests it got."""
+    """A status port, its jobs by id, and the requests it received."""
 
     source: TidbSource
     jobs: dict[int, dict[str, object]]
@@ -46,7 +46,7 @@ class Served:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Callable[[str], tuple[int, str]]], str]]:
-    """Serves a function of the request target on a free port."""
+    """Serve the results of a function of the request target on a free port."""
     servers: list[ThreadingHTTPServer] = []
 
     def start(answer: Callable[[str], tuple[int, str]]) -> str:
@@ -75,7 +75,7 @@ def serve() -> Iterator[Callable[[Callable[[str], tuple[int, str]]], str]]:
 def recorded_tidb(
     jobs: list[dict[str, object]], inclusive: bool, requests: list[str]
 ) -> Callable[[str], tuple[int, str]]:
-    """A status port of recorded jobs; versions differ in whether start_job_id itself is in the answer."""
+    """A status port with recorded jobs; depending on the version, answers include start_job_id itself or not."""
 
     def answer(target: str) -> tuple[int, str]:
         requests.append(target)
@@ -89,7 +89,7 @@ def recorded_tidb(
 
 
 def history_table(server: MariaDb, jobs: Iterable[Mapping[str, object]]) -> SourceSql:
-    """A MariaDB with TiDB's table of finished jobs, for a user who may read nothing else."""
+    """A MariaDB with TiDB's table of finished jobs, for a user who may read only this table."""
     execute(
         server,
         "CREATE OR REPLACE TABLE mysql.tidb_ddl_history (job_id BIGINT NOT NULL PRIMARY KEY, job_meta LONGBLOB,"
@@ -124,12 +124,12 @@ def port(request: pytest.FixtureRequest, serve: Callable[[Callable[[str], tuple[
     yield Served(TidbSource(NoClock(), url), jobs, requests)
 
 
-def test_jobs_come_newest_first_and_each_once(port: Served) -> None:
+def test_jobs_are_returned_newest_first_and_once(port: Served) -> None:
     assert len(port.jobs) > PAGE, "the suite must cross a page"
     assert list(port.source.ddl_jobs(0)) == [port.jobs[n] for n in sorted(port.jobs, reverse=True)]
 
 
-def test_jobs_end_above_the_one_already_known(port: Served) -> None:
+def test_jobs_end_above_the_known_one(port: Served) -> None:
     ids = sorted(port.jobs, reverse=True)
     assert [job["id"] for job in port.source.ddl_jobs(ids[3])] == ids[:3]
     assert list(port.source.ddl_jobs(ids[0])) == []
@@ -142,7 +142,7 @@ def test_history_is_read_page_by_page(port: Served) -> None:  # invariant 5: nev
     assert all("limit=" in request for request in port.requests)
 
 
-def test_a_reader_far_behind_passes_over_the_present(
+def test_started_by_skips_newer_jobs(
     serve: Callable[[Callable[[str], tuple[int, str]]], str],
 ) -> None:  # DESIGN 3.5: cost is flat in history
     requests: list[str] = []
@@ -160,7 +160,7 @@ def test_a_reader_far_behind_passes_over_the_present(
         assert len(requests) < 40
 
 
-def test_jobs_by_id(port: Served) -> None:
+def test_jobs_are_returned_by_id(port: Served) -> None:
     ids = sorted(port.jobs)
     wanted = [ids[0], ids[5], ids[40], ids[-1]]
     assert port.source.ddl_jobs_by_id(wanted) == {n: port.jobs[n] for n in wanted}
@@ -168,7 +168,7 @@ def test_jobs_by_id(port: Served) -> None:
 
 
 @pytest.mark.mariadb
-def test_a_history_by_sql_says_what_is_wrong_with_it(mariadb: MariaDb) -> None:  # S0-60
+def test_history_by_sql_reports_what_is_wrong(mariadb: MariaDb) -> None:  # S0-60
     sql = history_table(mariadb, [{"id": 7}])
     history = SqlHistory(sql)
     execute(mariadb, "UPDATE mysql.tidb_ddl_history SET job_meta = '[1'")
@@ -184,19 +184,19 @@ def test_a_history_by_sql_says_what_is_wrong_with_it(mariadb: MariaDb) -> None: 
         SqlHistory(sql.model_copy(update={"port": 1})).page(0)
 
 
-def test_a_job_that_is_not_finished_is_missing(port: Served) -> None:  # R-20
+def test_unfinished_job_is_missing(port: Served) -> None:  # R-20
     absent = max(port.jobs) + 1
     assert port.source.ddl_jobs_by_id([absent]) == {}
     assert set(port.source.ddl_jobs_by_id([absent, min(port.jobs)])) == {min(port.jobs)}
 
 
-def test_an_empty_history(serve: Callable[[Callable[[str], tuple[int, str]]], str]) -> None:
+def test_empty_history_returns_no_jobs(serve: Callable[[Callable[[str], tuple[int, str]]], str]) -> None:
     source = TidbSource(NoClock(), serve(lambda _: (200, "null")))
     assert list(source.ddl_jobs(0)) == []
     assert source.ddl_jobs_by_id([7]) == {}
 
 
-def test_a_port_that_does_not_page_is_an_error_not_an_endless_loop(
+def test_port_without_paging_is_an_error_not_an_endless_loop(
     serve: Callable[[Callable[[str], tuple[int, str]]], str],
 ) -> None:
     jobs = [{"id": n} for n in range(200, 200 - PAGE, -1)]
@@ -206,14 +206,14 @@ def test_a_port_that_does_not_page_is_an_error_not_an_endless_loop(
 
 
 @pytest.mark.parametrize("body", ["{", '{"id": 1}', '[{"type": 3}]', "[1]"])
-def test_a_strange_answer_is_one_clear_error(
+def test_unexpected_answer_is_one_clear_error(
     serve: Callable[[Callable[[str], tuple[int, str]]], str], body: str
 ) -> None:
     with pytest.raises(WireError, match="not a list of DDL jobs"):
         list(TidbSource(NoClock(), serve(lambda _: (200, body))).ddl_jobs(0))
 
 
-def test_the_next_url_is_tried_and_every_failure_is_named(
+def test_next_url_is_tried_and_every_failure_is_named(
     serve: Callable[[Callable[[str], tuple[int, str]]], str],
 ) -> None:
     broken = serve(lambda _: (500, "no leader"))
@@ -223,7 +223,7 @@ def test_the_next_url_is_tried_and_every_failure_is_named(
         list(TidbSource(NoClock(), [broken, "http://127.0.0.1:1"]).ddl_jobs(0))
 
 
-def test_transaction_status_is_asked_by_key(serve: Callable[[Callable[[str], tuple[int, str]]], str]) -> None:
+def test_transaction_status_is_looked_up_by_key(serve: Callable[[Callable[[str], tuple[int, str]]], str]) -> None:
     asked: list[str] = []
 
     def answer(target: str) -> tuple[int, str]:
@@ -249,7 +249,7 @@ LOCKED = '{"value": {"info": {"lock": {"start_ts": 5, "primary": "dA==", "ttl": 
         (LOCKED, Locked(3000)),
     ],
 )
-def test_only_a_write_record_proves(body: str, status: object) -> None:  # R-07
+def test_only_a_write_record_proves_an_outcome(body: str, status: object) -> None:  # R-07
     assert read_status(body, 5) == status
 
 
@@ -261,7 +261,7 @@ def test_only_a_write_record_proves(body: str, status: object) -> None:  # R-07
         '{"value": {"info": {"writes": [{"start_ts": 6, "commit_ts": 8}]}}}',
     ],
 )  # fmt: skip
-def test_everything_else_is_unknown(body: str) -> None:  # R-07
+def test_all_other_answers_are_unknown(body: str) -> None:  # R-07
     assert isinstance(read_status(body, 5), Unknown)
 
 

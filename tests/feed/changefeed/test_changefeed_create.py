@@ -276,4 +276,4 @@ def test_other_protocols_take_the_uris_topic_and_their_own_keys(
 def test_other_subject_name_strategies_are_refused_by_name(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(ARTICLE + 'subject-name-strategy = "RecordNameStrategy"\n')
     assert call(f"changefeed create -c a --sink-uri {URI} --config {config}") == 1
-    assert "'RecordNameStrategy' is not supported: only TopicNameStrategy" in capsys.readouterr().err
+    assert "'RecordNameStrategy' is not supported; as in TiCDC, only TopicNameStrategy" in capsys.readouterr().err

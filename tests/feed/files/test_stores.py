@@ -55,7 +55,7 @@ def test_file_is_read_as_it_was_written(store: Store) -> None:
     assert store.list("nowhere") == []
     with store.open("a/b/one") as stream:
         assert [stream.read(3), stream.read(9)] == [b"sec", b"ond"]
-    with pytest.raises(Permanent, match=r"a file is not there .*nowhere"):
+    with pytest.raises(Permanent, match=r"a file does not exist .*nowhere"):
         store.open("a/nowhere")
     for _ in range(2):
         store.delete("a/b/one")

@@ -1,4 +1,4 @@
-"""Events that are cut or changed where no checksum detects it: an error that names the position, or they are read."""
+"""Events that are cut or changed undetected by a checksum are read, or are an error that names the position."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ _LOGS = {Flavor.MYSQL: _mysql(), Flavor.MARIADB: _mariadb()}
 
 @pytest.mark.drawn
 @pytest.mark.parametrize("flavor", Flavor)
-def test_a_damaged_event_is_refused_with_its_position_or_read(flavor: Flavor) -> None:
+def test_damaged_event_is_read_or_refused_with_its_position(flavor: Flavor) -> None:
     events = _LOGS[flavor]
     _feed(flavor, events)
     refused = list[tuple[int, Mapping[str, object]]]()
@@ -102,7 +102,7 @@ def test_a_damaged_event_is_refused_with_its_position_or_read(flavor: Flavor) ->
 
 
 @pytest.mark.parametrize("size", [1 << 45, (1 << 64) - 1, 1000])
-def test_a_payload_of_another_size_than_stated_is_refused(size: int) -> None:
+def test_payload_with_a_wrong_size_is_refused(size: int) -> None:
     log = Log(checksums=False)
     squeezed = b"\x28\xb5\x2f\xfd\x20\x03\x19\x00\x00abc"
     fields = b"\2\1\0\3\x09\xfe" + struct.pack("<Q", size) + b"\0"

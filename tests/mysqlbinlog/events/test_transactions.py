@@ -1,4 +1,4 @@
-"""Events to transactions: what servers write rarely, or only when something is wrong."""
+"""Transactions from events: cases that servers write rarely, or only after a fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent
 _STANDALONE = 1
 
 
-def test_positions_of_files_and_gtids() -> None:
+def test_transactions_have_positions_of_files_and_gtids() -> None:
     log = Log()
     events = [log.description(), *log.inserted(1), *log.inserted(2)]
     first, second = read_all(reader_of(), events)
@@ -30,7 +30,7 @@ def test_positions_of_files_and_gtids() -> None:
     assert change.rows == b"\0" + struct.pack("<i", 1)
 
 
-def test_without_gtids_the_position_of_the_begin_is_the_id() -> None:
+def test_id_without_gtids_is_the_position_of_the_begin() -> None:
     log = Log()
     positions = []
     events = [log.description()]
@@ -42,7 +42,7 @@ def test_without_gtids_the_position_of_the_begin_is_the_id() -> None:
     assert seen[-1].end == Position("binlog.000001", log.offset)
 
 
-def test_an_old_log_has_no_event_before_begin() -> None:
+def test_old_log_has_no_event_before_begin() -> None:
     log = Log(checksums=False)
     events = [log.description(), log.query("BEGIN"), log.table(), log.insert(1), log.xid(), log.query("DROP TABLE t")]
     rows, definition = read_all(reader_of(gtids=GtidOrigin.NONE), events)
@@ -51,7 +51,7 @@ def test_an_old_log_has_no_event_before_begin() -> None:
     assert definition.id.startswith("binlog.000001:")
 
 
-def test_a_file_may_be_longer_than_4_gib() -> None:
+def test_file_may_be_longer_than_4_gib() -> None:
     start = Position("binlog.000001", (1 << 32) - 150)
     log = Log(offset=start.offset)
     (transaction,) = read_all(reader_of(start=start), [_artificial(log.description()), *log.inserted(1)])
@@ -63,7 +63,7 @@ def _artificial(event: bytes) -> bytes:
     return event[:13] + bytes(4) + struct.pack("<H", ARTIFICIAL) + event[19:]
 
 
-def test_the_next_file() -> None:
+def test_rotation_continues_in_the_next_file() -> None:
     log = Log()
     events = [log.description(), *log.inserted(1)]
     events.append(log.event(EventType.ROTATE, struct.pack("<Q", 4) + b"binlog.000002"))
@@ -80,7 +80,7 @@ def test_executed_transactions_are_not_returned_again() -> None:
     assert (transaction.id, transaction.end.gtids) == (f"{UUID_1}:3", f"{UUID_1}:1-3")
 
 
-def test_the_file_header_has_the_set_and_transactions_below_the_offset_are_skipped() -> None:
+def test_file_header_has_the_set_and_transactions_below_the_offset_are_skipped() -> None:
     log = Log()
     before = struct.pack("<Q", 1) + UUID_1.bytes + struct.pack("<QQQ", 1, 1, 8)
     events = [log.description(), log.event(EventType.PREVIOUS_GTIDS, before)]
@@ -92,7 +92,7 @@ def test_the_file_header_has_the_set_and_transactions_below_the_offset_are_skipp
     assert (transaction.id, transaction.end.gtids) == (f"{UUID_1}:9", f"{UUID_1}:1-9")
 
 
-def test_transactions_in_no_file_count_as_executed_even_if_a_header_lacks_them() -> None:
+def test_start_gtids_count_as_executed_even_if_a_header_lacks_them() -> None:
     log = Log()
     events = [log.description(), log.event(EventType.PREVIOUS_GTIDS, struct.pack("<Q", 0))]
     log._number = 5
@@ -102,7 +102,7 @@ def test_transactions_in_no_file_count_as_executed_even_if_a_header_lacks_them()
     assert transaction.end.gtids == f"{UUID_1}:1-6"
 
 
-def test_xa_of_one_phase_and_of_two() -> None:
+def test_xa_in_one_phase_and_in_two() -> None:
     log = Log()
     prepare = struct.pack("<III", 1, 1, 1) + b"ab"
     xa_start, xa_end = "XA START X'61',X'62',1", "XA END X'61',X'62',1"
@@ -129,7 +129,7 @@ def test_rows_prepared_before_the_log_was_opened_are_searched() -> None:
     assert asked == [(Xid(3, b"a", b""), Position(START.file, len(events[0]) + 4))]
 
 
-def test_create_table_select_is_a_definition_and_then_its_rows() -> None:
+def test_create_table_select_is_a_definition_followed_by_rows() -> None:
     log = Log()
     events = [log.description(), log.gtid(), log.query("BEGIN"), log.query("CREATE TABLE t (a INT) START TRANSACTION")]
     events += [log.table(), log.insert(1), log.xid()]
@@ -154,10 +154,10 @@ def test_only_the_second_half_of_mariadbs_long_alter_counts() -> None:
     ]
 
 
-def test_the_settings_of_a_session_in_any_order_up_to_one_that_is_not_known() -> None:
+def test_session_settings_are_read_in_any_order_up_to_an_unknown_one() -> None:
     log = Log()
     status = (
-        b"\x83\1" + struct.pack("<HH", 45, 46)  # MariaDB 11: before the others
+        b"\x83\1" + struct.pack("<HH", 45, 46)  # in MariaDB 11 before the others
         + b"\0" + struct.pack("<I", 0x4000000)
         + b"\1" + struct.pack("<Q", 1 << 20)
         + b"\6\3std"
@@ -183,7 +183,7 @@ def test_the_settings_of_a_session_in_any_order_up_to_one_that_is_not_known() ->
     assert session.timestamp_us == log.time * 1_000_000 + 123_456
 
 
-def test_only_types_that_may_be_ignored_are_ignored() -> None:
+def test_only_events_marked_ignorable_are_ignored() -> None:
     log = Log()
     events = [log.description(), log.event(99, flags=IGNORABLE), *log.inserted(1)]
     assert len(read_all(reader_of(), events)) == 1
@@ -222,14 +222,14 @@ _REFUSED: dict[str, tuple[type[BinlakeError], str, Callable[[Log], list[bytes]]]
 
 
 @pytest.mark.parametrize("name", _REFUSED)
-def test_what_cannot_be_followed_is_refused_by_name(name: str) -> None:
+def test_unsupported_events_are_refused_by_name(name: str) -> None:
     kind, text, events = _REFUSED[name]
     log = Log()
     with pytest.raises(kind, match=text):
         read_all(reader_of(), [log.description(), *events(log)])
 
 
-def test_an_error_names_its_position() -> None:
+def test_error_names_its_position() -> None:
     log = Log()
     events = [log.description(), *log.inserted(1)]
     offset = log.offset
@@ -241,7 +241,7 @@ def test_an_error_names_its_position() -> None:
     assert caught.value.where["file"] == "binlog.000001"
 
 
-def test_a_damaged_event_is_detected() -> None:
+def test_damaged_event_is_detected() -> None:
     log = Log()
     events = [log.description(), *log.inserted(1)]
     events[4] = events[4][:-6] + b"\xff" + events[4][-5:]

@@ -49,6 +49,6 @@ def test_command_with_brackets_and_spaces_is_parsed(tmp_path: Path, monkeypatch:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "stat").write_text(f"{before}) {behind}\n")
     monkeypatch.setattr(processes, "_PROC", tmp_path)
-    monkeypatch.setattr(processes, "_boot", lambda: 5)
+    monkeypatch.setattr(processes, "_read_boot_id", lambda: 5)
     assert start_of(7) == int("220000000005")  # field 22: the start time
     assert start_of(8) is None
