@@ -1,1 +1,1 @@
-"""What a row, a table or a transaction was: questions answered from the lake and its mirrors."""
+"""Answers questions about past rows, tables and transactions from the lake and its mirrors."""

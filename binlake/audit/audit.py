@@ -1,7 +1,7 @@
 """Answers from the lake without Spark: a row's history, a table as of any commit_ts, one transaction (MISSION C-07).
 
-A Delta version of a mirror is the state at a window's end or behind a DDL; between two of them the row changes in
-`mutation` are exact, so every commit_ts has an answer, inside a window too (hazards R-33).
+A Delta version of a mirror has the state at a window's end or after a DDL. Between two versions the row changes in
+`mutation` are exact, so every commit_ts has an answer, even inside a window (hazards R-33).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from binlake.window.definitions import WindowDefinitions, key_defaults_of
 from binlake.window.targets import Naming, TargetTables
 
 _BATCH_ROWS = 16_384
-"""Rows of a mirror that are read at a time where all of them are."""
+"""Batch size, in rows, when a whole mirror is read."""
 
 
 @dataclass(frozen=True)
 class TableAsOf:
-    """A table at `ts`: columns in table order, rows of canonical text by key; `inexact` as in mirror_version.
+    """A table at `ts`: columns in table order, rows of canonical texts sorted by key; `inexact` as in mirror_version.
 
-    `base`: the mirror's version that it was made from (delta_version -1: there was none), with the changes behind it.
+    `base`: the mirror's version to which later changes were applied (delta_version -1: no version existed).
     """
 
     ts: int
@@ -59,32 +59,32 @@ class Audit:
     """Reads one lake."""
 
     def __init__(self, paths: LakePaths, rules: Rules | None = None, log: WindowLog | None = None) -> None:
-        """`rules`: those of the replication; without them every table keeps the source's name. `log`: one to share."""
+        """`rules`: the replication's; without them every table has the source's name. `log`: a shared WindowLog."""
         self.paths = paths
         self._naming = Naming(rules or Rules())
         self._log = log or WindowLog(paths)
         self._versions = MirrorVersions(paths)
 
     def merged_range(self) -> tuple[int, int]:
-        """(lo, hi] whose row changes the lake has: landed and merged. Raises LostRange for an empty lake."""
+        """The range (lo, hi] of landed and merged row changes. Raises LostRange for an empty lake."""
         lo, hi = self.landed_range()
         merged = self._log.greatest_hi("merge")
         return lo, min(hi, lo if merged is None else merged)
 
     def landed_range(self) -> tuple[int, int]:
-        """(lo, hi] whose transactions are in the lake. Raises LostRange for an empty one."""
-        found = self._log.landed_range()
-        if found is None:
+        """The range (lo, hi] of landed transactions. Raises LostRange for an empty lake."""
+        landed = self._log.landed_range()
+        if landed is None:
             raise LostRange("the lake is empty", where={"lake": self.paths.root}, hint="land a first window")
-        return found
+        return landed
 
     def row_history(
         self, db: str, table: str, key: Sequence[str | None], *, after: int = -1, upto: int | None = None
     ) -> list[RowVersion]:
         """The changes of the row with `key` (texts of its identity, in order) with after < commit_ts <= upto.
 
-        A change that moves the row to or from another key is in the history of both. Raises LostRange when the lake
-        does not hold that range, SchemaError for a table without any definition in it, ConfigError for a wrong key.
+        A change that moves a row to another key is in the history of both keys. Raises LostRange if the lake does not
+        have that range, SchemaError for a table without a definition in it, ConfigError for a wrong key.
         """
         after, upto = self.clip_range(after, upto)
         definitions = self.definitions(db, table, after, upto)
@@ -94,18 +94,18 @@ class Audit:
     def row_history_across_keys(
         self, db: str, table: str, key: Sequence[str | None], *, after: int = -1, upto: int | None = None
     ) -> list[RowVersion]:
-        """`row_history`, and what the same rows did before they came to this key and after they left it."""
+        """`row_history`, plus the changes of these rows before they got this key and after they lost it."""
         after, upto = self.clip_range(after, upto)
-        found = {change.place: change for change in self.row_history(db, table, key, after=after, upto=upto)}
+        changes = {change.place: change for change in self.row_history(db, table, key, after=after, upto=upto)}
         own = key_texts(self.definitions(db, table, after, upto), key)
-        moves = [change for change in found.values() if change.new_key is not None]
+        moves = [change for change in changes.values() if change.new_key is not None]
         for change in moves:
             back = change.new_key in own
-            found |= {other.place: other for other in self._history_under_other_key(change, after, upto, back=back)}
-        return [found[place] for place in sorted(found)]
+            changes |= {other.place: other for other in self._history_under_other_key(change, after, upto, back=back)}
+        return [changes[place] for place in sorted(changes)]
 
     def _history_under_other_key(self, move: RowVersion, after: int, upto: int, *, back: bool) -> Iterator[RowVersion]:
-        """What a row did under its other key: before the `move`, or (not `back`) behind it, over further moves."""
+        """The changes of a row under other keys: before the `move` (`back`) or after it, across further moves."""
         key, place = (move.key if back else move.new_key), move.place
         while key is not None:
             where = where_table(move.db, move.table) & where_keys([key])
@@ -124,7 +124,7 @@ class Audit:
     def newest_of_row(
         self, db: str, table: str, key: Sequence[str | None], *, upto: int | None, count: int, budget: Budget, most: int
     ) -> Slice:
-        """The newest of what `row_history` gives, within `budget`, as `seek.newest`. Raises as it does."""
+        """The newest changes of `row_history`, within `budget`, as `seek.find_newest`. Raises as `row_history`."""
         after, upto = self.clip_range(-1, upto)
         definitions = self.definitions(db, table, after, upto)
         where = where_definitions(definitions) & where_keys(key_texts(definitions, key))
@@ -133,20 +133,20 @@ class Audit:
     def transaction(
         self, ts: int, first: int = 0, count: int | None = None, budget: Budget | None = None
     ) -> Transaction | None:
-        """The transaction or DDL with this commit_ts or start_ts; None when none landed.
+        """The landed transaction or DDL with this commit_ts or start_ts, or None.
 
-        With `count` of its row changes (None: all) from number `first` (from 0) on. Raises OutOfTime with a `budget`.
+        It has `count` row changes (None: all), starting at index `first`. Raises OutOfTime when `budget` runs out.
         """
         return find_transaction(self.paths, self._log, ts, self.landed_range(), first, count, budget)
 
     def table_as_of(self, db: str, table: str, ts: int) -> TableAsOf:
-        """The rows of the table after everything at or below `ts`. Raises LostRange or SchemaError.
+        """The rows of the table after all changes at or below `ts`. Raises LostRange or SchemaError.
 
-        LostRange: `ts` is not landed yet, or lies before the first state that the lake has of this table.
+        LostRange: `ts` has not landed yet, or is before the first state of this table in the lake.
         """
         self.clip_range(-1, ts)
         definition = self.definition_at(db, table, ts)
-        # Names are compared as the source does: without case.
+        # Names are compared case-insensitively, as at the source.
         db, table = definition.db, definition.name
         base = self.base_version(db, table, ts)
         rows = self._base_rows(definition, base)
@@ -158,14 +158,14 @@ class Audit:
         return TableAsOf(ts, columns, tuple(changed), base.inexact, base)
 
     def definition_at(self, db: str, table: str, ts: int) -> TableDef:
-        """The table after the last DDL at or before `ts`. Raises SchemaError where there is none."""
+        """The table's definition after the last DDL at or before `ts`. Raises SchemaError if it does not exist."""
         definition = self.tables_at(ts).find(db, table)
         if definition is None or definition.kind != "table":
             raise SchemaError("the table did not exist at that time", where={"table": f"{db}.{table}", "ts": ts})
         return definition
 
     def incomplete_tables(self, ts: int) -> dict[tuple[str, str], str]:
-        """The tables at `ts` whose rows the lake may not know whole, by name: why. Raises LostRange."""
+        """By name, why the lake may not know all rows of a table at `ts`. Raises LostRange."""
         begun = {fold_pair((db, table)) for db, table in self.tables_at(self.landed_range()[0]).names()}
         versions = self._versions.latest(ts)
         found = {}
@@ -178,7 +178,7 @@ class Audit:
         return {name: why for name, why in found.items() if why}
 
     def base_version(self, db: str, table: str, ts: int) -> MirrorVersion:
-        """The mirror's version to start from for the state at `ts`: what follows is in `mutation`. Raises LostRange."""
+        """The mirror's version from which to derive the state at `ts` with `mutation`. Raises LostRange."""
         self.clip_range(-1, ts)
         return self.known_base_version(db, table, ts)
 
@@ -191,9 +191,10 @@ class Audit:
         return base
 
     def changes_start_ts(self, base: MirrorVersion, ts: int) -> int:
-        """The commit_ts after which row changes are to be read for the state at `ts`, as late as known.
+        """The latest commit_ts after which row changes must be read for the state at `ts`.
 
-        A table has a version for each window that changed it: it rests until the next one, or to where mirrors are.
+        A table has a version per window that changed it, so it is unchanged until the next version, or up to the
+        mirrors' position.
         """
         since = self.base_end_ts(base)
         if since == base.hi and base.delta_version >= 0:
@@ -203,7 +204,7 @@ class Audit:
         return since
 
     def _require_no_held_rows(self, base: MirrorVersion, since: int, ts: int) -> None:
-        """No row of (since, ts] waits for a DDL, or came from before with one: those are in the mirror at its place.
+        """Require that no row of (since, ts] is held for a DDL or released by one: the mirror has it at the DDL.
 
         Raises LostRange.
         """
@@ -214,7 +215,7 @@ class Audit:
             raise LostRange(
                 "rows of this table wait for a DDL at that time (shard-mode = pessimistic)",
                 where={"table": f"{base.db}.{base.table}", "ts": ts, "mirror": since},
-                hint="ask for the end of a window that the mirrors have passed",
+                hint="use the end of a window that the mirrors have passed",
             )
 
     @cached_property
@@ -224,7 +225,8 @@ class Audit:
     def base_end_ts(self, base: MirrorVersion) -> int:
         """The commit_ts after which row changes are not in `base`.
 
-        Its hi, but for the version right behind a DDL that rows ran ahead of: those came after it.
+        It is the version's hi, except directly after a DDL that takes effect before its commit_ts: earlier rows follow
+        it.
         """
         ahead = [ddl for ddl in landed_ddls(self.paths, base.hi - 1, base.hi) if ddl.since < ddl.commit_ts]
         if not ahead or any(hi == base.hi for _, hi in self._log.landed((base.hi - 1, base.hi))):
@@ -232,7 +234,7 @@ class Audit:
         return min(ddl.since for ddl in ahead) - 1
 
     def read_base(self, base: MirrorVersion) -> Iterator[pa.RecordBatch]:
-        """The rows of a version of a mirror, batch by batch. Raises LostRange when it is beyond the retention."""
+        """The rows of a mirror's version, in batches. Raises LostRange if it is beyond the retention."""
         if base.delta_version < 0:
             return
         try:
@@ -243,11 +245,11 @@ class Audit:
             raise self.version_gone_error(base) from error
 
     def clip_range(self, after: int, upto: int | None) -> tuple[int, int]:
-        """(after, upto] cut to what the lake holds. Raises LostRange when it asks for what the lake does not have."""
+        """(after, upto] limited to the lake's range. Raises LostRange if `upto` is outside it."""
         first, last = self.merged_range()
         upto = last if upto is None else upto
         if upto > last:
-            hint = "wait until the next window is merged, or ask for an earlier time"
+            hint = "wait until the next window is merged, or use an earlier time"
             raise LostRange(f"the lake ends at {_ts_with_time(last)}", where={"ts": upto}, hint=hint)
         if upto < first:
             hint = "earlier changes are not in this lake"
@@ -259,7 +261,7 @@ class Audit:
         return target_tables_at(self.paths, self._naming, ts)
 
     def _require_mirror_is_current(self, base: MirrorVersion, ts: int) -> None:
-        """No DDL of the table lies between its mirror and `ts`: else the mirrors are behind."""
+        """Require that no DDL of the table is between its mirror and `ts`. Raises LostRange."""
         for ddl in landed_ddls(self.paths, base.hi, ts):
             if any((t.db, t.name) == (base.db, base.table) for t in (*ddl.before.tables, *ddl.after.tables)):
                 raise LostRange(
@@ -269,7 +271,7 @@ class Audit:
                 )
 
     def _empty_at_start(self, db: str, table: str) -> MirrorVersion:
-        """A table without a mirror yet: empty at the lake's start, unless the lake starts in the middle of its life."""
+        """The base of a table without a mirror yet: empty at the lake's start, but inexact if the table is older."""
         first = self.merged_range()[0]
         return MirrorVersion(db, table, -1, first, first, inexact=IN_PART)
 
@@ -286,14 +288,14 @@ class Audit:
         return [dict(zip(names, values, strict=True)) for values in zip(*texts.values(), strict=True)]
 
     def read_rows_of(self, base: MirrorVersion) -> pa.dataset.Dataset:
-        """The rows of `base`. Raises DeltaError for a version beyond the mirror's retention."""
+        """The rows of `base`. Raises DeltaError if the version is beyond the mirror's retention."""
         return open_dataset(DeltaTable(self.paths.mirror(base.db, base.table), version=base.delta_version))
 
     def version_gone_error(self, base: MirrorVersion) -> LostRange:
-        """The error for a version whose files or log are gone; says from when on there are states."""
+        """The error for a version whose files or log are gone. It says from when on states are available."""
         versions = self._versions.of(base.db, base.table)
         versions = [version for version in versions if version.hi >= base.hi]
-        # Files go from the oldest version on, so a few looks find the first that is whole.
+        # Files of the oldest versions are deleted first, so a binary search finds the first complete version.
         first = bisect.bisect_left(versions, True, key=self._readable)
         readable = (
             f"states of this table are available from {_ts_with_time(versions[first].hi)} on"
@@ -303,7 +305,7 @@ class Audit:
         return LostRange(
             f"the state of that time is beyond the mirror's retention: {readable}",
             where={"table": f"{base.db}.{base.table}", "delta_version": base.delta_version},
-            hint="`lake.retention-days` sets how long; the table's row changes are in `mutation` from the lake's start",
+            hint="`lake.retention-days` sets the retention; `mutation` has the row changes since the lake's start",
         )
 
     def _readable(self, version: MirrorVersion) -> bool:
@@ -315,11 +317,11 @@ class Audit:
         return version.delta_version >= 0
 
     def definition(self, db: str, table: str) -> TableDef:
-        """The last definition that the table had. Raises SchemaError when it had none, LostRange for an empty lake."""
+        """The table's last definition. Raises SchemaError if it never had one, LostRange for an empty lake."""
         return self.definitions(db, table, *self.clip_range(-1, None))[-1]
 
     def definitions(self, db: str, table: str, after: int, upto: int) -> list[TableDef]:
-        """Every definition that the table had in (after, upto]. Raises SchemaError when it had none."""
+        """Every definition that the table had in (after, upto]. Raises SchemaError if it had none."""
         ddls = landed_ddls(self.paths, after, upto, (db, table))
         definitions = WindowDefinitions(self.tables_at(after), ddls)
         found = (definitions.at(db, table, ts) for ts in (after, *(ddl.since for ddl in ddls)))
@@ -328,7 +330,7 @@ class Audit:
             raise SchemaError(
                 "the schema history does not know this table",
                 where={"table": f"{db}.{table}"},
-                hint="use its name at the source, db.table; a table that is made later is known from its window on",
+                hint="use its name at the source, db.table; a table created later is known from its window on",
             )
         return tables
 
@@ -358,6 +360,6 @@ _NUMBER = re.compile("-?[0-9]{1,80}")
 
 
 def sort_key(values: Sequence[str | None]) -> list[tuple[int, int, str]]:
-    """What rows are shown by: the values of a key, numbers by their size and before texts."""
+    """The sort key of a row's key values: numbers first, by value, then texts."""
     texts = [value or "" for value in values]
     return [(0, int(v), "") if _NUMBER.fullmatch(v) else (1, 0, v) for v in texts]

@@ -1,6 +1,6 @@
-"""Some rows of a table as of a commit_ts, without reading the table: those changed of late, then those of the mirror.
+"""Some rows of a table as of a commit_ts, without reading the whole table: recently changed rows, then mirror rows.
 
-What it costs is bounded by the rows asked for and by the changes between the mirror's state and the moment.
+The cost is limited by the number of requested rows and by the changes between the mirror's state and the commit_ts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from binlake.rows.schema import TableDef
 from binlake.window.definitions import key_defaults_of
 
 MOST_CHANGES = 5000
-"""Row changes between the mirror's state and the moment, above which a preview is refused."""
+"""The maximum number of row changes between the mirror's state and the commit_ts; above it, a preview is refused."""
 _BATCH = 16
-"""Rows of the mirror decoded at a time: some may have values of megabytes."""
+"""Rows of the mirror decoded at a time, as rows may have values of megabytes."""
 _MOST_BYTES = 32 << 20
-"""Bytes of the mirror's rows above which a preview has fewer rows than asked for."""
+"""Bytes of mirror rows above which a preview has fewer rows than requested."""
 
 
 _BIT_BY_BIT = ds.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
@@ -38,10 +38,10 @@ _BIT_BY_BIT = ds.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_strea
 
 @dataclass(frozen=True)
 class Preview:
-    """Up to the number of rows asked for at commit_ts `ts`, by key; `more`: the table has others.
+    """At most the requested number of rows at commit_ts `ts`, sorted by key. `more`: the table has other rows.
 
-    `base`, `inexact`: as in TableAsOf; `changes`: how many row changes lie between its state and `ts`. `key_columns`:
-    what identified its rows then.
+    `base`, `inexact`: as in TableAsOf; `changes`: the number of row changes between that state and `ts`; `key_columns`:
+    the columns that identified the rows then.
     """
 
     ts: int
@@ -59,9 +59,9 @@ class Preview:
 
 
 def preview_rows(audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, count: int, budget: Budget) -> Preview:
-    """`count` rows of the table `name` (db, table) after everything at or below `ts`.
+    """`count` rows of the table `name` (db, table) after all changes at or below `ts`.
 
-    Raises as Audit.table_as_of, LostRange when too much changed since the mirror's state before `ts`, and OutOfTime.
+    Raises as Audit.table_as_of, LostRange if too much changed between the mirror's state and `ts`, and OutOfTime.
     """
     audit.clip_range(-1, ts)
     definition = audit.definition_at(*name, ts)
@@ -83,17 +83,17 @@ def preview_rows(audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, c
 def _net_changes_since(
     audit: Audit, log: WindowLog, definition: TableDef, base: MirrorVersion, ts: int, budget: Budget
 ) -> tuple[list[NetChange], int]:
-    """Net changes of the table between `base` and `ts`, and the number of row changes that make them."""
+    """Net changes of the table between `base` and `ts`, and the number of row changes that they sum up."""
     since = audit.base_end_ts(base)
     mirrored = log.newest(("mirror",), 1, ts, ("done",))
     if mirrored and mirrored[0]["hi"] >= base.hi:
-        # Up to there the table changed no more: else it had a newer version.
+        # The table has not changed up to there; otherwise it would have a newer version.
         since = mirrored[0]["hi"]
     if ts <= since:
         return [], 0
     found = find_at_most(audit.paths, since, ts, where_table(definition.db, definition.name), MOST_CHANGES, budget)
     if not found.whole:
-        hint = f"ask for the mirror's state, commit_ts {since}, or use `binlake audit table`, which has no limit"
+        hint = f"use the mirror's state, commit_ts {since}, or `binlake audit table`, which has no limit"
         where = {"table": f"{definition.db}.{definition.name}", "ts": ts, "mirror": since}
         if found.late:
             raise OutOfTime("the row changes after the mirror's state took too long to read", where=where, hint=hint)
@@ -106,7 +106,7 @@ def _net_changes_since(
 def _unchanged_rows(
     audit: Audit, definition: TableDef, base: MirrorVersion, net: list[NetChange], count: int
 ) -> tuple[list[Row], bool]:
-    """`count` rows of `base` that `net` leaves as they are; False when they are fewer for their size."""
+    """`count` rows of `base` that `net` does not change; False if there are fewer because of their size."""
     if base.delta_version < 0 or count <= 0:
         return [], True
     layout = audit.tables_at(base.hi).find(base.db, base.table) or definition
@@ -124,7 +124,7 @@ def _unchanged_rows(
 def _batches(data: ds.Dataset, layout: TableDef) -> Iterator[pa.RecordBatch]:
     columns = [*(column.name for column in layout.row_columns), Mirror.ROWKEY, Mirror.TEXT]
     for fragment in data.get_fragments():
-        # No reading ahead: the first rows are wanted, of a file that may be large.
+        # No read-ahead: only the first rows of a possibly large file are needed.
         yield from fragment.to_batches(
             schema=data.schema,
             columns=columns,
@@ -137,7 +137,7 @@ def _batches(data: ds.Dataset, layout: TableDef) -> Iterator[pa.RecordBatch]:
 
 
 def _without_keys(batch: pa.RecordBatch, layout: TableDef, gone: dict[str, int | None]) -> Iterator[Row]:
-    """The rows of `batch` without those in `gone`: all of a key (None), or so many of it, which are counted down."""
+    """The rows of `batch` without those in `gone`: by key, None = all rows, or how many are left to leave out."""
     texts = mirror_texts(layout, pa.Table.from_batches([batch]))
     for key, *values in zip(batch.column(Mirror.ROWKEY).to_pylist(), *texts.values(), strict=True):
         if key not in gone or gone[key] == 0:

@@ -1,1 +1,1 @@
-"""Feeds: row changes as messages in commit order, for consumers that want events and not tables."""
+"""Feeds: row changes as messages in commit order, for consumers that need events instead of tables."""

@@ -1,4 +1,4 @@
-"""Operations on whole binary columns: bytes from bounds, hex to bytes, varints, byte tables, joining parts of rows.
+"""Operations on whole binary columns: building from bounds, hex to bytes, varints, byte tables, joining row parts.
 
 Rule: no Python object per value. Every function takes and returns whole columns.
 """
@@ -20,18 +20,18 @@ Array = Any
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 Part = Any
-"""Of a row: an Array, or bytes that are the same in each row."""
+"""A part of each row: an Array, or bytes that are equal in all rows."""
 
 _MOST_VARINT_BYTES = 10
 MOST_BYTES = (1 << 31) - 1
-"""Of a column."""
+"""The maximum size of a column in bytes."""
 _HEX = np.zeros(256, np.uint8)
 _HEX[np.frombuffer(b"0123456789ABCDEF", np.uint8)] = np.arange(16)
 _HEX[np.frombuffer(b"abcdef", np.uint8)] = np.arange(10, 16)
 
 
 def bytes_of_hex(texts: Array) -> Array:
-    """Texts of upper-case hex digits as the bytes they mean; NULL stays NULL."""
+    """Convert texts of hex digits to bytes; NULL stays NULL."""
     texts = pc.cast(texts, pa.binary())
     offsets, data = parts_of(texts)
     values = _HEX[data]
@@ -39,7 +39,7 @@ def bytes_of_hex(texts: Array) -> Array:
 
 
 def varints(unsigned: npt.NDArray[np.uint64]) -> Array:
-    """Numbers in groups of seven bits, the lowest first."""
+    """Encode numbers as varints: groups of seven bits, lowest first."""
     lengths = np.ones(len(unsigned), np.int64)
     for size in range(1, _MOST_VARINT_BYTES):
         longer = unsigned >> np.uint64(7 * size) != 0
@@ -58,7 +58,7 @@ def varints(unsigned: npt.NDArray[np.uint64]) -> Array:
 
 @dataclass(frozen=True)
 class ByteTable:
-    """The replacement of each byte; bytes that are not in `others` stay."""
+    """Replaces bytes by the texts in `others`; other bytes stay."""
 
     others: Mapping[int, bytes]
 
@@ -69,7 +69,7 @@ class ByteTable:
 
     @cached_property
     def changed(self) -> npt.NDArray[np.bool_]:
-        """Which bytes are replaced."""
+        """Whether each byte is replaced."""
         return np.array([byte in self.others for byte in range(256)])
 
     @cached_property
@@ -116,7 +116,7 @@ def join_parts(parts: Sequence[Part]) -> Array:
 
 
 def scatter(values: Array, valid: Any) -> Array:
-    """`values` (none NULL) at the rows that are `valid` (numpy), empty elsewhere; no byte is copied."""
+    """Put `values` (none NULL) at the rows that are `valid` (numpy); other rows are empty. Copies no bytes."""
     bounds, data = parts_of(values)
     lengths = np.zeros(len(valid), np.int64)
     lengths[valid] = np.diff(bounds)
@@ -124,9 +124,9 @@ def scatter(values: Array, valid: Any) -> Array:
 
 
 def binary_array(starts: Ints, data: Bytes, like: Array | None = None) -> Array:
-    """An Arrow binary array from the bounds of its rows; NULL where `like` is.
+    """Build an Arrow binary array from the bounds of its rows, with NULL where `like` is NULL.
 
-    Raises ArrowCapacityError for more bytes than its bounds can tell, as Arrow's own functions do.
+    Raises ArrowCapacityError for more bytes than the offsets can address, as Arrow's own functions do.
     """
     if starts[-1] > MOST_BYTES:
         raise pa.ArrowCapacityError(f"a column of {int(starts[-1])} bytes is too large")
@@ -138,7 +138,7 @@ def binary_array(starts: Ints, data: Bytes, like: Array | None = None) -> Array:
 
 
 def fixed_width(data: Bytes, width: int, rows: int) -> Array:
-    """`rows` values of `width` bytes."""
+    """Build an array of `rows` values of `width` bytes each."""
     return binary_array(np.arange(rows + 1, dtype=np.int64) * width, data)
 
 
@@ -148,12 +148,12 @@ def fixed_numbers(values: npt.NDArray[np.generic], kind: str) -> Array:
 
 
 def starts_of(lengths: Ints) -> Ints:
-    """Where each value begins, and where the last one ends."""
+    """The start of each value, and the end of the last one."""
     return np.concatenate([[0], np.cumsum(lengths)])
 
 
 def parts_of(values: Array) -> tuple[Ints, Bytes]:
-    """Bounds of the rows, from 0, and the bytes between the first and the last; a NULL has none."""
+    """The bounds of the rows, starting at 0, and their bytes; a NULL has no bytes."""
     if values.null_count:
         values = pc.fill_null(values, b"")
     _, offsets, data = values.buffers()

@@ -1,7 +1,8 @@
-"""Canal-JSON as TiCDC writes it: a JSON document a row change, all values as texts, no key.
+"""Canal-JSON as TiCDC writes it: one JSON document per row change, all values as texts, no key.
 
-Rule: what a table decides is written once; of a row only the values change, and the Java type of a large unsigned
-number. `ts`, the time of writing at TiCDC, is the time of the commit: a message is a pure function of its row.
+Rule: parts that depend only on the table are built once. Only the values differ between rows, and the Java type of
+large unsigned numbers. `ts`, in TiCDC the time of writing, is the commit time here, so that a message is a pure
+function of its row.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _JAVA = {t.TINY: -6, t.SHORT: 5, t.INT24: 4, t.LONG: 4, t.LONGLONG: -5, t.FLOAT:
 _BLOB, _CLOB, _CHAR, _VARCHAR = 2004, 2005, 1, 12
 _PROMOTED = {t.TINY: ((1 << 7) - 1, 5), t.SHORT: ((1 << 15) - 1, 4), t.LONG: ((1 << 31) - 1, -5),
              t.LONGLONG: ((1 << 63) - 1, 3)}  # fmt: skip
-"""By type: the largest unsigned number that has the type's own Java type, and the one of the larger numbers."""
+"""By type: the largest unsigned number with the type's usual Java type, and the Java type of larger numbers."""
 
 _DDL_TYPES = {
     "CREATE": {Action.CREATE_TABLE, Action.CREATE_TABLES},
@@ -58,14 +59,14 @@ _OTHER_DDLS = {
 
 
 class CanalJsonFormat(RowFormat):
-    """Canal-JSON with `options`."""
+    """The format Canal-JSON with `options`."""
 
     def __init__(self, options: CanalJsonOptions) -> None:
         self._options = options
         self.splits_moves = not options.raw_updates
 
     def encode(self, changes: Changes) -> Bodies:
-        """Values without keys."""
+        """As Format.encode: values without keys."""
         table, op = changes.table, changes.op
         columns = columns_to_send(changes, delete_keys_only=self._options.delete_keys_only)
         zone = self._options.time_zone
@@ -84,12 +85,12 @@ class CanalJsonFormat(RowFormat):
         return Bodies(pa.nulls(len(changes), pa.binary()), join_parts([*parts, b"}"]))
 
     def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
-        """To the first partition, as TiCDC sends it."""
+        """As Format.ddl_event: to the first partition, as TiCDC sends it."""
         fields = {"database": ddl.db, "table": ddl.table, "isDdl": True, "type": _ddl_type(ddl.action), "sql": ddl.sql}
         return self._event(fields, ddl.commit_ts, "commitTs", everywhere=False)
 
     def watermark(self, ts: int, /) -> Event | None:
-        """To all partitions; with the extension only."""
+        """As Format.watermark: to all partitions, only with the extension."""
         if not self._options.extension:
             return None
         return self._event({"type": WATERMARK}, ts, "watermarkTs", everywhere=True)
@@ -110,7 +111,7 @@ class CanalJsonFormat(RowFormat):
 
 
 def mysql_type(column: ColumnInfo) -> str:
-    """The type's name without lengths, as `bigint unsigned`."""
+    """The type's name without lengths, such as `bigint unsigned`."""
     number = column.tp in t.INTEGERS or column.tp in (t.NEWDECIMAL, t.FLOAT, t.DOUBLE)
     words = [column.type_name]
     if number and column.unsigned:
@@ -121,7 +122,7 @@ def mysql_type(column: ColumnInfo) -> str:
 
 
 def java_type(column: ColumnInfo) -> int:
-    """The code of `java.sql.Types`, of small values where it depends on the value."""
+    """The code of `java.sql.Types`; if it depends on the value, the one for small values."""
     if column.tp in _JAVA:
         return _JAVA[column.tp]
     if column.is_binary:
@@ -149,7 +150,7 @@ def _row(columns: tuple[ColumnInfo, ...], images: Images) -> list[Part]:
 
 
 def _value(column: ColumnInfo, texts: Any) -> list[Part]:
-    """A value is a text, whatever its type."""
+    """A value as a JSON text, whatever its type."""
     match column.tp:
         case t.ENUM | t.SET:
             return _quote_numbers(member_numbers(column, texts))

@@ -1,4 +1,4 @@
-"""Checks a feed before it runs: tables that it cannot send, shared topics, values that overflow."""
+"""Checks a feed before it runs: tables that it cannot send, shared topics, values that would overflow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from binlake.window.targets import Naming
 
 @dataclass(frozen=True)
 class FeedReport:
-    """A feed and its tables: `refused`, why it cannot run; `warnings`; `topics` by table."""
+    """The report on a feed: `refused`: why it cannot run; `warnings`; `topics`: by table."""
 
     feed: str
     refused: tuple[BinlakeError, ...] = ()
@@ -60,7 +60,7 @@ def check_tables(feed: Feed, tables: Iterable[TableDef], beside: Iterable[Feed] 
 
 
 def read_landed_tables(replication: Replication) -> list[TableDef] | None:
-    """The tables under the target's names at the end of the lake; None where nothing has landed."""
+    """The tables at the end of the lake, with the target's names; None if nothing has landed."""
     paths = LakePaths.of(replication)
     windows = WindowLog(paths)
     landed = windows.landed_ts() if windows.exists() else None
@@ -71,13 +71,13 @@ def read_landed_tables(replication: Replication) -> list[TableDef] | None:
 
 
 def require_servers_answer(feed: Feed) -> None:
-    """Brokers and registry answer, and let the feed in. Raises Transient, Permanent."""
+    """Require that brokers and registry answer and accept the feed. Raises Transient, Permanent."""
     for error in find_connection_problems(feed):
         raise error
 
 
 def find_connection_problems(feed: Feed) -> list[BinlakeError]:
-    """The errors of brokers and registry when they refuse the feed or cannot be reached."""
+    """The errors of brokers and registry that refuse the feed or cannot be reached."""
     problems: list[BinlakeError] = []
     for ask in (_ask_brokers, _ask_registry):
         try:
@@ -104,10 +104,10 @@ def _ask_registry(feed: Feed) -> None:
 def _list_double_topics(
     feed: Feed, own_tables: Iterable[TableDef], topics: Mapping[str, str], beside: Iterable[Feed]
 ) -> list[str]:
-    """Warnings for topics of two feeds: their consumers get each change twice, in no common order."""
+    """Warnings for topics that two feeds write: consumers get each change twice, in no common order."""
     others = [other for other in beside if other.name != feed.name and _share_brokers(feed, other)]
     return [
-        f"the feed {other.name} writes {table.db}.{table.name} to the topic {topic}, too: its consumers get each change"
+        f"the feed {other.name} writes {table.db}.{table.name} to the topic {topic} too: its consumers get each change"
         " twice, in no common order; give one of the feeds other topics"
         for other in others
         for table in own_tables
@@ -116,7 +116,7 @@ def _list_double_topics(
 
 
 def _topic_of(feed: Feed, table: TableDef) -> str | None:
-    """The topic of the table; None where the feed does not send it, or cannot."""
+    """The topic of the table; None if the feed does not, or cannot, send it."""
     try:
         return feed.topics.topic(table.db, table.name) if feed.tables.matches(table.db, table.name) else None
     except ConfigError:

@@ -1,4 +1,4 @@
-"""`binlake feed read`: the messages of a topic or of a feed's files, decoded, a line each."""
+"""`binlake feed read`: decodes the messages of a topic or of a feed's files, one per line."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from binlake.feed.registry import Registry
 
 
 class FeedCommand:
-    """Read what a feed wrote."""
+    """Read the messages that a feed wrote."""
 
     help = "decode the messages of a feed's topic or files"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """`read URI`, or `read --replication FILE --feed NAME`."""
+        """Declare `read URI` and `read --replication FILE --feed NAME`."""
         read = parser.add_subparsers(dest="action", required=True).add_parser("read", help="print messages")
         read.add_argument(
             "uri", nargs="?", metavar="URI",
@@ -46,7 +46,7 @@ class FeedCommand:
             "--from", dest="lo", type=read_moment, metavar="TS", help="only changes with commit_ts > TS (or a time)"
         )
         read.add_argument("--to", dest="hi", type=read_moment, metavar="TS", help="only changes with commit_ts <= TS")
-        read.add_argument("--limit", type=_count, metavar="N", help="stop after so many messages")
+        read.add_argument("--limit", type=_count, metavar="N", help="stop after N messages")
         add_output(read)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -63,7 +63,7 @@ class FeedCommand:
                 print(show(event))
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader, such as `head`, has closed the pipe; nothing may be written at exit either.
+            # The reader, such as `head`, has closed the pipe. Nothing may be written at exit either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -98,7 +98,7 @@ def _topic_of(uri: SinkUri, table: tuple[str, str] | None, feed: Feed | None) ->
             raise ConfigError("the URI names no topic", hint="write kafka://host:port/topic?protocol=avro")
         return uri.topic
     if table is None:
-        raise ConfigError("each table of a feed has a topic of its own", hint="name one by --table DB.TABLE")
+        raise ConfigError("each table of a feed has its own topic", hint="select one with --table DB.TABLE")
     return feed.topics.topic(*table)
 
 

@@ -1,7 +1,7 @@
-"""CSV as TiCDC's storage sink writes it: a line a row change (two for an update with its old row), all columns.
+"""CSV as TiCDC's storage sink writes it: one line per row change (two for an update with its old row), all columns.
 
-A line is operation (I, U, D), table, schema, then commit_ts and is-update where they are asked for, then the columns.
-Texts, times, decimals and bytes are quoted, numbers and NULL are not.
+A line has operation (I, U, D), table, schema, then commit_ts and is-update if they are requested, then the columns.
+Texts, times, decimals and bytes are quoted; numbers and NULL are not.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _NUMBERS = t.INTEGERS | {t.YEAR}
 
 
 class CsvFormat(RowFormat):
-    """CSV with `options`."""
+    """The format CSV with `options`."""
 
     def __init__(self, options: CsvOptions) -> None:
         self._options = options
-        # With the old row an update is a deletion and an insertion anyway.
+        # With old rows, every update is a deletion and an insertion anyway.
         self.splits_moves = not options.old_value
         quote = options.quote.encode()
         self._doubled = ByteTable({quote[0]: quote * 2}) if quote else None
 
     def encode(self, changes: Changes) -> Bodies:
-        """Values without keys; the end of the last line is the file's."""
+        """As Format.encode: values without keys. The file's writer adds the end of the last line."""
         columns = changes.table.row_columns
         if changes.op == UPDATE and self._options.old_value:
             old = self._line(changes, "D", changes.before(columns))

@@ -1,4 +1,4 @@
-"""The messages of a window other than row changes: its DDL, and the watermark at its end.
+"""A window's messages other than row changes: its DDL, and the watermark at its end.
 
 Rule: a DDL comes before the rows with its definition, a watermark after everything of its window.
 """
@@ -20,11 +20,11 @@ _BEHIND_ALL = (1 << 63) - 1
 _WHOLE = 1
 
 Takes = Callable[[str, str], bool]
-"""Whether a feed sends the table (db, table)."""
+"""Tells whether a feed sends the table (db, table)."""
 
 
 def encode_ddls(format_: Format, topics: Topics, takes: Takes, ddls: Sequence[LandedDdl]) -> pa.Table:
-    """The DDL that are not skipped, each once in every topic of its tables (MESSAGE_SCHEMA)."""
+    """The messages of DDL that is not skipped, each once per topic of its tables (MESSAGE_SCHEMA)."""
     rows: list[dict[str, object]] = []
     for ddl in ddls:
         event = format_.ddl_event(ddl) if ddl.decision != "skip" else None
@@ -34,12 +34,12 @@ def encode_ddls(format_: Format, topics: Topics, takes: Takes, ddls: Sequence[La
 
 
 def count_unsent(format_: Format, topics: Topics, takes: Takes, ddls: Sequence[LandedDdl]) -> int:
-    """How many DDL have no message in `encode_ddls`."""
+    """The number of DDL without a message in `encode_ddls`."""
     return sum(not encode_ddls(format_, topics, takes, [ddl]).num_rows for ddl in ddls)
 
 
 def encode_watermarks(format_: Format, topics: Iterable[str], hi: int) -> pa.Table:
-    """The messages that tell each of `topics` that nothing at or below `hi` will follow (MESSAGE_SCHEMA)."""
+    """A message for each of `topics` that no change at or below `hi` will follow (MESSAGE_SCHEMA)."""
     event = format_.watermark(hi)
     named = sorted(set(topics)) if event is not None else ()
     rows = [_row((hi, _BEHIND_ALL, number), ("", ""), WATERMARK, topic, event) for number, topic in enumerate(named)]
@@ -47,7 +47,7 @@ def encode_watermarks(format_: Format, topics: Iterable[str], hi: int) -> pa.Tab
 
 
 def _topics_of(ddl: LandedDdl, topics: Topics, takes: Takes) -> set[str]:
-    # A DDL of a database counts as one of a table without a name.
+    # A DDL on a database is treated as one on a table with an empty name.
     return {topics.topic(*name) for name in ddl.tables or {(ddl.db, "")} if takes(*name)}
 
 

@@ -27,23 +27,25 @@ class FilesCommand:
     help = "list and verify binlog files (of a feed with protocol pb, or of TiDB's drainer)"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """`list`, `verify`, each of FOLDER, URI or a replication's feed."""
+        """Declare `list` and `verify`, each for a FOLDER, a URI or a replication's feed."""
         actions = parser.add_subparsers(dest="action", required=True)
-        show = actions.add_parser("list", help="the files, and the range of commit_ts of each")
+        show = actions.add_parser("list", help="show the files and the range of commit_ts of each")
         show.add_argument("--at", type=read_moment, metavar="TS", help="only the file with this commit_ts (or time)")
-        verify = actions.add_parser("verify", help="read every byte: checksums, order, gaps; with --feed the lake, too")
+        verify = actions.add_parser(
+            "verify", help="read every byte and check checksums, order and gaps; with --feed also compare with the lake"
+        )
         for command in (show, verify):
             command.add_argument(
-                "place", nargs="?", metavar="FOLDER|URI", help="as /backup or s3://bucket/prefix?region=..."
+                "place", nargs="?", metavar="FOLDER|URI", help="such as /backup or s3://bucket/prefix?region=..."
             )
             command.add_argument("--replication", type=Path, metavar="FILE", help="the replication's TOML, for --feed")
             command.add_argument(
-                "--feed", metavar="NAME", help="the folder of this feed; verify compares it with the lake"
+                "--feed", metavar="NAME", help="use the folder of this feed; verify compares it with the lake"
             )
             add_output(command)
 
     def run(self, args: argparse.Namespace) -> int:
-        """0: no problems, or only listed; 1: there are problems. Raises ConfigError, Permanent, Transient."""
+        """Returns 1 if verify found problems, else 0. Raises ConfigError, Permanent, Transient."""
         replication, feed = _feed_of(args)
         store = open_store(parse_store_address(args.place) if feed is None else _storage_of(feed))
         if args.action == "list":
@@ -57,7 +59,7 @@ class FilesCommand:
 def _feed_of(args: argparse.Namespace) -> tuple[Replication, Feed] | tuple[None, None]:
     named = args.replication is not None and args.feed is not None
     if named == (args.place is not None) or (args.replication is None) != (args.feed is None):
-        raise ConfigError("which files?", hint="give a folder or URI, or --replication FILE and --feed NAME")
+        raise ConfigError("no files are given", hint="give a folder or URI, or --replication FILE and --feed NAME")
     if not named:
         return None, None
     replication = load_replication(args.replication)
@@ -66,7 +68,7 @@ def _feed_of(args: argparse.Namespace) -> tuple[Replication, Feed] | tuple[None,
 
 def _storage_of(feed: Feed) -> StoreAddress:
     if feed.sink.storage is None or feed.sink.protocol != BINLOG_FILES:
-        raise ConfigError("a feed writes no binlog files", where={"feed": feed.name}, hint="its protocol is not pb")
+        raise ConfigError("the feed writes no binlog files", where={"feed": feed.name}, hint="its protocol is not pb")
     return feed.sink.storage
 
 
@@ -98,7 +100,7 @@ def _show(report: FolderReport, output: str, *, verified: bool) -> None:
     columns = ["file", "first commit_ts", "first (UTC)", "last commit_ts", "records", "bytes"]
     print_table([*columns, "found"] if verified else columns, [_row(file, verified) for file in report.files])
     if report.index is not None:
-        print(f"feed {report.index.feed}: all of ({report.index.lo}, {report.index.hi}] is there")
+        print(f"feed {report.index.feed}: the range ({report.index.lo}, {report.index.hi}] is complete")
     for problem in report.problems:
         print(f"wrong: {problem}")
 
@@ -121,5 +123,5 @@ def _as_json(report: FolderReport) -> dict[str, object]:
 
 
 def _stamp(value: int | None) -> str | None:
-    """Timestamps are text in JSON (DESIGN 3.12)."""
+    """A timestamp as text, as in all JSON (DESIGN 3.12)."""
     return None if value is None else str(value)

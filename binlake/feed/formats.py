@@ -1,6 +1,6 @@
-"""The interface of protocols: from row changes of one table and kind, as columns, to keys and values of messages.
+"""The interface of protocols: converts row changes of one table and kind, as columns, to message keys and values.
 
-Rule: a format knows neither order, topics nor partitions; `messages` does that for all of them.
+Rule: a format does not handle order, topics and partitions; `messages` does this for all formats.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from binlake.window.definitions import LandedDdl
 Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""
 Images = Mapping[str, Array]
-"""Canonical texts by column, rows in parallel (`statements.maps.images_from_maps`)."""
+"""By column, the canonical texts of all rows (`statements.maps.images_from_maps`)."""
 INSERT, UPDATE, DELETE = "c", "u", "d"
 """The kinds of a row change, as in the column `op` of messages."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Row changes of `table`, all of the kind `op`, in commit order.
+    """Row changes of `table`, all of kind `op`, in commit order.
 
-    `rows`: those of `mutation`, except images: these are in `maps` at `places`, copied column by column when needed.
+    `rows`: rows of `mutation` without images. The images are in `maps` at `places` and are copied by column when
+    needed.
     """
 
     table: TableDef
@@ -48,11 +49,11 @@ class Changes:
         return self.rows.column(Mutation.COMMIT_TS)
 
     def before(self, columns: Sequence[ColumnInfo]) -> Images:
-        """`columns` of the rows before: for updates and deletions."""
+        """`columns` of the rows before the change: for updates and deletions."""
         return self._images(Mutation.BEFORE, columns)
 
     def after(self, columns: Sequence[ColumnInfo]) -> Images:
-        """`columns` of the rows after: for insertions and updates."""
+        """`columns` of the rows after the change: for insertions and updates."""
         return self._images(Mutation.AFTER, columns)
 
     def last(self, columns: Sequence[ColumnInfo]) -> Images:
@@ -64,21 +65,21 @@ class Changes:
 
 
 class Bodies(NamedTuple):
-    """Keys and values of messages, binary arrays; NULL: none."""
+    """Keys and values of messages as binary arrays; NULL = no key or value."""
 
     keys: Array
     values: Array
 
 
 class Schemas(NamedTuple):
-    """The texts of the schemas of a table's messages in the registry; None: the protocol has none."""
+    """The texts of a table's message schemas in the registry; None if the protocol has no schemas."""
 
     key: str | None = None
     value: str | None = None
 
 
 class Event(NamedTuple):
-    """A message other than a row change; `everywhere`: for all partitions of its topic, else for the first."""
+    """A message other than a row change. `everywhere`: it goes to all partitions of its topic, else to the first."""
 
     key: bytes | None
     value: bytes | None
@@ -88,8 +89,9 @@ class Event(NamedTuple):
 class Format(Protocol):
     """A protocol with its options.
 
-    `splits_moves`: an update that changes the row's key is a deletion and an insertion. `one_partition`: everything
-    goes to the first partition of its topic. `whole_transactions`: `assemble` needs all messages of a transaction.
+    `splits_moves`: an update that changes the row's key is sent as a deletion and an insertion. `one_partition`: all
+    messages go to the first partition of their topic. `whole_transactions`: `assemble` needs all messages of a
+    transaction.
     """
 
     @property
@@ -105,31 +107,31 @@ class Format(Protocol):
         """The schemas of the table's messages. Raises ConfigError for a table that cannot be sent."""
 
     def encode(self, changes: Changes) -> Bodies:
-        """The messages of `changes`, in their order. Raises SchemaError for a row that its definition does not fit."""
+        """The messages of `changes`, in their order. Raises SchemaError for a row that does not fit its definition."""
 
     def assemble(self, messages: pa.Table) -> pa.Table:
-        """The messages to send for all messages of complete transactions, in order: usually unchanged."""
+        """The messages to send for `messages`, which are complete transactions in order; usually unchanged."""
 
     def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
-        """The message of a DDL; None where the protocol has none."""
+        """The message of a DDL; None if the protocol has none."""
 
     def watermark(self, ts: int, /) -> Event | None:
-        """The message that says: all at or below `ts` has been sent; None where the protocol has none."""
+        """The message that everything at or below `ts` has been sent; None if the protocol has none."""
 
 
 class RowFormat:
-    """Defaults of most protocols: rows only, a message each, moves split, no schemas."""
+    """The defaults of most protocols: only rows, one message each, moves are split, no schemas."""
 
     splits_moves = True
     one_partition = False
     whole_transactions = False
 
     def schemas(self, _table: TableDef, /) -> Schemas:
-        """None."""
+        """No schemas."""
         return Schemas()
 
     def assemble(self, messages: pa.Table) -> pa.Table:
-        """`messages`."""
+        """`messages` unchanged."""
         return messages
 
     def ddl_event(self, _ddl: LandedDdl, /) -> Event | None:
@@ -142,13 +144,13 @@ class RowFormat:
 
 
 def columns_to_send(changes: Changes, *, delete_keys_only: bool) -> tuple[ColumnInfo, ...]:
-    """All columns of the row; with `delete_keys_only`, only the key's for a deletion, if there is a key."""
+    """All columns of the row; for a deletion with `delete_keys_only`, only those of the key, if there is one."""
     columns = changes.table.row_columns
     return (row_key(changes.table) or columns) if delete_keys_only and changes.op == DELETE else columns
 
 
 def row_key(table: TableDef) -> tuple[ColumnInfo, ...]:
-    """The columns that identify a row; none of a table without a key."""
+    """The columns that identify a row; empty for a table without a key."""
     identity = table.identity()
     names = set(identity.columns) if identity.kind != "row" else set()
     return tuple(column for column in table.row_columns if column.name in names)

@@ -1,6 +1,6 @@
-"""Columns as values of JSON: texts escaped as Go's encoder does, rows joined from parts.
+"""Converts columns to JSON values: texts are escaped as by Go's encoder, and rows are joined from parts.
 
-Rule: text between quotes is written byte by byte from one table, so that nothing can break a message.
+Rule: text between quotes is converted byte by byte with one table, so that no character can break a message.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ def as_binary(texts: Array) -> Array:
 
 
 def escape_texts(texts: Array) -> Array:
-    """The texts, escaped for between quotes."""
+    """The texts, escaped for use between quotes."""
     return _TEXT.apply(as_binary(texts))
 
 
 def escape_latin1(values: Array) -> Array:
-    """Bytes as the characters of ISO 8859-1, escaped for between quotes."""
+    """Bytes as characters of ISO 8859-1, escaped for use between quotes."""
     return _LATIN1.apply(values)
 
 
 def escape_go_quoted(values: Array) -> Array:
-    r"""Bytes as Go's `strconv.Quote` spells them (`\x89PNG`), escaped for between quotes."""
+    r"""Bytes as Go's `strconv.Quote` writes them (`\x89PNG`), escaped for use between quotes."""
     return _TEXT.apply(_GO_QUOTED.apply(values))
 
 
 def base64_text(values: Array) -> Array:
     """Bytes in base64."""
-    # One by one, as neither Arrow nor numpy has it.
+    # Encoded one by one, as neither Arrow nor numpy has base64.
     made = (None if value is None else b2a_base64(value, newline=False) for value in values.to_pylist())
     return pa.array(made, pa.binary())
 
 
 def string_parts(values: Array) -> list[Part]:
-    """The results of `escape_texts` and the like, with quotes; NULL is null."""
+    """Escaped texts (such as of `escape_texts`) with quotes; NULL becomes null."""
     return null_parts([b'"', values, b'"'], values)
 
 
 def number_parts(values: Array) -> list[Part]:
-    """Numbers, or their texts, as they are; NULL is null."""
+    """Numbers, or texts of numbers, unchanged; NULL becomes null."""
     texts = as_binary(pc.cast(values, pa.string()))
     return null_parts([texts], texts)
 
@@ -76,7 +76,7 @@ def null_parts(parts: Sequence[Part], like: Array) -> list[Part]:
 
 
 def object_parts(members: Iterable[tuple[str, Sequence[Part]]]) -> list[Part]:
-    """An object of these members."""
+    """A JSON object with these members."""
     parts: list[Part] = [b"{"]
     for number, (name, value) in enumerate(members):
         parts += [b"," if number else b"", json_bytes(name), b":", *value]

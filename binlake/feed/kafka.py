@@ -1,8 +1,9 @@
-"""Publishes messages to Kafka, each once: messages and the position reached are one Kafka transaction.
+"""Publishes messages to Kafka exactly once: messages and the new position are one Kafka transaction.
 
-The position of each feed is the last record of its name in the compacted topic POSITIONS. Opening a feed aborts what a
-former publisher left open and fences it (KIP-98), then continues after the position. Without transactions the producer
-is idempotent and the position follows the messages: a message may come twice after a crash, never out of order.
+The position of each feed is the last record with its name in the compacted topic POSITIONS. Opening a feed aborts the
+open transaction of a former publisher and fences that publisher (KIP-98), then continues after the position. Without
+transactions the producer is idempotent, and the position is written after the messages: after a crash a message may be
+sent twice, but never out of order.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from binlake.lake.tables import MESSAGE
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 Headers = list[tuple[str, str | bytes | None]]
 POSITIONS = "binlake-feed-positions"
-"""The topic that holds each feed's position: key = the feed, value = `commit_ts-start_ts-seq`."""
+"""The topic with each feed's position: key = the feed, value = `commit_ts-start_ts-seq`."""
 _COMPACT = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.01"}
 
 
 class Publisher:
-    """The one publisher of `feed`. `position`: the last change that was sent; None at first."""
+    """The only publisher of `feed`. `position`: the last change that was sent; None at first."""
 
     def __init__(self, kafka: Kafka, feed: str, *, transactions: bool = True) -> None:
-        """Connects at `__enter__`. `feed`: its name among all that share the brokers."""
+        """Connects at `__enter__`. `feed`: a name that is unique among all feeds that share the brokers."""
         self._kafka, self._feed, self._transactions = kafka, feed, transactions
         self._where = {"feed": feed, "brokers": ",".join(kafka.brokers)}
         self._failures: list[BinlakeError] = []
@@ -64,9 +65,9 @@ class Publisher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Queued messages belong to a transaction that was not committed, or to none.
+        # Queued messages belong to an uncommitted transaction or to no transaction.
         self._producer.purge()
-        # `close` would end the transaction, which a fenced producer no longer has.
+        # `close` would end the transaction, but a fenced producer no longer has one.
         if not self._fenced:
             self._close(error)
 
@@ -74,7 +75,7 @@ class Publisher:
         try:
             self._producer.close()
         except KafkaException as error:
-            # A producer that has failed may fail at its end too: that must not hide why.
+            # A failed producer may also fail to close. That must not hide the cause.
             if cause is None:
                 raise error_of(error, self._where) from error
             cause.add_note(f"the producer could not be closed: {error}")
@@ -89,7 +90,7 @@ class Publisher:
             missing = [topic for topic in wanted if topic not in sizes]
             if missing:
                 self._create(missing)
-                # The other brokers learn about a new topic a moment later.
+                # Other brokers learn about a new topic a little later.
                 again = Retrying(retry=retry_if_result(_is_short_of(wanted)), stop=stop_after_delay(TIMEOUT_S),
                                  wait=wait_fixed(0.1), retry_error_callback=_last_answer)  # fmt: skip
                 sizes = again(self._partitions_of, wanted)
@@ -97,7 +98,7 @@ class Publisher:
             raise error_of(error, self._where) from error
         if len(sizes) < len(wanted):
             left = ",".join(topic for topic in wanted if topic not in sizes)
-            raise Transient("new topics do not appear", where={**self._where, "topics": left}, hint="see the brokers")
+            raise Transient("new topics do not appear", where={**self._where, "topics": left}, hint="check the brokers")
         self._partitions |= sizes
 
     def _partitions_of(self, topics: Collection[str]) -> dict[str, int]:
@@ -107,15 +108,15 @@ class Publisher:
     def publish(self, messages: pa.Table, position: Position) -> None:
         """Send the messages in order, and record `position` as the feed's position.
 
-        Raises Permanent for a message that Kafka refuses, Fenced when another publisher took over, else Transient:
-        consumers that read committed messages see nothing of a failed call. After a failure the publisher must be
-        opened again, which reads the position.
+        Raises Permanent for a message that Kafka refuses, Fenced when another publisher took over, else Transient.
+        Consumers that read only committed messages see no messages of a failed call. After a failure the publisher must
+        be opened again, which reads the position.
         """
         self.ensure_topics(pc.unique(messages.column(Message.TOPIC)).to_pylist())
         self._commit(messages, position)
 
     def forget(self) -> None:
-        """Delete the feed's position: the next publisher of its name begins anew. Raises as `publish`."""
+        """Delete the feed's position, so that the next publisher with its name starts anew. Raises as `publish`."""
         self._commit(None, None)
 
     def _commit(self, messages: pa.Table | None, position: Position | None) -> None:
@@ -138,7 +139,7 @@ class Publisher:
         self.position = position
 
     def _send(self, messages: pa.Table) -> None:
-        """Queue all messages: librdkafka's binding requires a Python loop over messages."""
+        """Queue all messages. librdkafka's binding requires a Python loop over messages."""
         self._sending, produce = messages, self._producer.produce
         rows, topics, partitions = self._choose_partitions(messages)
         columns = (rows.column(name).to_pylist() for name in (Message.KEY, Message.VALUE, Message.COMMIT_TS))
@@ -154,7 +155,7 @@ class Publisher:
                 raise self._error_about(error.args[0], topic, key, value) from error
 
     def _choose_partitions(self, messages: pa.Table) -> tuple[pa.Table, list[str], list[int]]:
-        """The messages with topic and partition of each; one without a hash is repeated for every partition."""
+        """The messages with their topics and partitions. A message without a hash is repeated for every partition."""
         topics = messages.column(Message.TOPIC).combine_chunks().dictionary_encode()
         names, which = topics.dictionary.to_pylist(), np.asarray(topics.indices)
         sizes = np.array([self._partitions[topic] for topic in names], np.int64)[which]
@@ -168,7 +169,7 @@ class Publisher:
         return messages, [names[number] for number in which.tolist()], partitions.tolist()
 
     def _error_about(self, problem: KafkaError, topic: str, key: bytes | None, value: bytes | None) -> BinlakeError:
-        """Kafka's error for one message; with its size if it is too large."""
+        """Kafka's error for one message, with the message's size if it is too large."""
         if problem.code() not in TOO_LARGE:
             return error_of(KafkaException(problem), self._where)
         limit = self._kafka.max_message_bytes
@@ -178,14 +179,14 @@ class Publisher:
         return error_of(KafkaException(problem), {**self._where, **about})
 
     def _table_of(self, topic: str) -> str:
-        """The table that goes to `topic`, among the messages being sent."""
+        """The table that is sent to `topic`, from the messages being sent."""
         first = self._sending.filter(pc.equal(self._sending.column(Message.TOPIC), topic)).slice(0, 1).to_pylist()
         return next((f"{row[Message.DB]}.{row[Message.TABLE]}" for row in first), "")
 
     def _produce(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers | None
     ) -> None:
-        """Queue one message, waiting for room."""
+        """Queue one message; wait while the queue is full."""
         more: dict[str, Any] = {"headers": headers} if headers else {}
         while True:
             try:
@@ -196,7 +197,7 @@ class Publisher:
                 self._require_delivered()
 
     def _on_delivered(self, error: KafkaError | None, message: Delivered) -> None:
-        # Messages that we purge ourselves are not failures.
+        # Messages that we have purged are not failures.
         if error is not None and error.code() not in _PURGED:
             self._failures.append(self._error_about(error, message.topic() or "", message.key(), message.value()))
 
@@ -205,34 +206,34 @@ class Publisher:
             self._failures.append(error_of(KafkaException(error), self._where))
 
     def _flush(self) -> None:
-        # Not `flush`: where a producer is fenced meanwhile it ends in a SystemError (confluent-kafka 2.16).
+        # `flush` cannot be used: if the producer is fenced meanwhile, it raises a SystemError (confluent-kafka 2.16).
         end = time.monotonic() + TIMEOUT_S
         while left := len(self._producer):
             self._producer.poll(0.1)
             self._require_delivered()
             if time.monotonic() > end:
                 raise Transient(
-                    "Kafka has not taken all messages in time",
+                    "Kafka has not accepted all messages in time",
                     where={**self._where, "messages": left},
-                    hint="see the brokers",
+                    hint="check the brokers",
                 )
         self._require_delivered()
 
     def _require_delivered(self) -> None:
         if self._failures:
-            # One refused message makes the following ones fail for other reasons.
-            # A broker refuses a batch as a whole: its largest message is too large.
+            # After one refused message, the following ones fail for other reasons. A broker refuses a batch as a whole,
+            # because of its largest message.
             refused = [error for error in self._failures if isinstance(error, Permanent)]
             raise max(refused, key=lambda error: int(error.where.get("bytes", 0)), default=self._failures[0])
 
     def _abort_transaction(self, error: BinlakeError) -> BinlakeError:
-        """Abort the open transaction, except a fenced one; returns `error`."""
+        """Abort the open transaction unless the producer is fenced. Returns `error`."""
         self._fenced = isinstance(error, Fenced)
         if self._transactions and not self._fenced:
             try:
                 self._producer.abort_transaction(TIMEOUT_S)
             except KafkaException as second:
-                # The next publisher aborts it when it starts.
+                # The next publisher aborts the transaction when it starts.
                 error.add_note(f"the transaction could not be aborted: {second}")
         return error
 
@@ -241,7 +242,7 @@ class Publisher:
             raise Permanent(
                 "topics do not exist and the feed must not create them",
                 where={**self._where, "topics": ",".join(topics)},
-                hint="create them, or leave auto-create-topic out of the sink URI",
+                hint="create them, or remove auto-create-topic from the sink URI",
             )
         copies = self._kafka.replication_factor
         new = [
@@ -270,7 +271,7 @@ class Publisher:
             while True:
                 message = consumer.poll(TIMEOUT_S)
                 if message is None:
-                    raise Transient("Kafka does not answer", where=self._where, hint="see the brokers")
+                    raise Transient("Kafka does not answer", where=self._where, hint="check the brokers")
                 problem = message.error()
                 if problem is None:
                     if message.key() == self._feed.encode():
@@ -283,9 +284,9 @@ class Publisher:
 
     def _settings(self) -> dict[str, Any]:
         settings = client_settings(self._kafka) | {
-            # Without it librdkafka raises a fatal error anywhere.
+            # Without this callback, librdkafka raises fatal errors at arbitrary calls.
             "error_cb": self._note_fatal,
-            # Calling Python for each delivered message would cost as much as sending it.
+            # A call to Python for each delivered message would cost as much as sending the message.
             "delivery.report.only.error": True,
             "on_delivery": self._on_delivered,
             "enable.idempotence": True,
@@ -298,7 +299,7 @@ class Publisher:
 
 
 def _tombstone_headers(commit_ts: int) -> Headers:
-    """The commit_ts of a tombstone, which has no value (MISSION S2-48)."""
+    """The header with the commit_ts of a tombstone, which has no value (MISSION S2-48)."""
     return [("tidb_commit_ts", str(commit_ts).encode())]
 
 

@@ -1,4 +1,4 @@
-"""A feed's access to Kafka: librdkafka's settings, and its errors as Binlake's."""
+"""A feed's access to Kafka: librdkafka's settings, and the mapping of its errors to Binlake's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from binlake.errors import BinlakeError, Fenced, Permanent, Transient
 
 TIMEOUT_S = 30.0
 _SHOWN = 200
-"""Bytes of a key that are shown in errors."""
+"""The number of bytes of a key that errors show."""
 _ANSWER_S = 10.0
 """The time in which a broker must answer."""
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
@@ -30,7 +30,7 @@ _REFUSED = (
 
 
 def error_of(error: KafkaException, where: Mapping[str, object]) -> BinlakeError:
-    """Kafka's error as one of Binlake's: Fenced, Permanent or Transient."""
+    """Kafka's error as Binlake's Fenced, Permanent or Transient."""
     problem: KafkaError = error.args[0]
     words = f"Kafka: {problem.str()}"
     if problem.code() in _FENCED:
@@ -42,14 +42,14 @@ def error_of(error: KafkaException, where: Mapping[str, object]) -> BinlakeError
             hint="raise max-message-bytes in the sink URI and max.message.bytes of the topic, or leave the table out",
         )
     if problem.code() in _REFUSED:
-        return Permanent(words, where=where, hint="check the rights of the feed's user and the sink URI")
-    return Transient(words, where=where, hint="see the brokers")
+        return Permanent(words, where=where, hint="check the permissions of the feed's user and the sink URI")
+    return Transient(words, where=where, hint="check the brokers")
 
 
 def require_brokers(kafka: Kafka) -> None:
-    """A broker answers and lets the feed in. Raises Transient, Permanent."""
+    """Require that a broker answers and accepts the feed. Raises Transient, Permanent."""
     where = {"brokers": ",".join(kafka.brokers)}
-    # The client hides why a connection is refused behind its own time limit.
+    # On a refused connection the client only reports its own timeout, so collect the errors.
     problems: list[KafkaError] = []
     try:
         AdminClient(client_settings(kafka) | {"error_cb": problems.append}).list_topics(timeout=_ANSWER_S)
@@ -64,7 +64,7 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
         "bootstrap.servers": ",".join(kafka.brokers),
         "client.id": kafka.client_id or "binlake",
         "socket.timeout.ms": int(TIMEOUT_S * 1000),
-        # Errors come by calls; librdkafka's own lines would be unstructured text in our log.
+        # Errors are reported by callbacks. librdkafka's own log lines would be unstructured text in our log.
         "log_level": 0,
     }
     if kafka.sasl_mechanism:
@@ -80,6 +80,6 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
 
 
 def key_for_people(key: bytes | None) -> str:
-    """A message's key for people: its text, or hex where it is none."""
+    """A message's key for people: its text, or hex if it is not a text."""
     text = (key or b"").decode(errors="replace")[:_SHOWN]
     return text if text.isprintable() and "\ufffd" not in text else f"0x{(key or b'')[:_SHOWN].hex().upper()}"

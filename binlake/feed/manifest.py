@@ -1,4 +1,4 @@
-"""The manifest that encode seals for publish: the input of a feed's window, and the schemas of its messages."""
+"""The manifest that encode seals for publish: a feed's window and the schemas of its messages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from binlake.window.sealing import seal, unseal
 class EncodeManifest(OfWindow):
     """Sealed by encode for the feed's window (lo, hi].
 
-    `messages`: rows of `message`; `ddls`: DDL in it, of which a feed has no message; `digest`: of the messages;
-    `schemas`: texts by fingerprint; `config`: `Feed.data_hash` of the section that it was encoded under; `tables`: of
+    `messages`: number of messages; `ddls`: number of DDL without a message in the feed; `digest`: that of the messages;
+    `schemas`: texts by fingerprint; `config`: `Feed.data_hash` of the section with which it was encoded; `tables`: for
     a feed that writes files, the versions of its tables.
     """
 
@@ -40,7 +40,7 @@ class EncodeManifest(OfWindow):
 
     @classmethod
     def from_json(cls, text: str) -> EncodeManifest:
-        """The manifest of `to_json`. Raises DamagedManifest."""
+        """Parse what `to_json` wrote. Raises DamagedManifest."""
         raw: Mapping[str, Any] = unseal(text, "encode", cls.VERSION)
         try:
             return cls(**raw)

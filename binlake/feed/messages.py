@@ -1,8 +1,8 @@
-"""Row changes as messages of a feed, in commit order: a pure function of `mutation`, the definitions and the options.
+"""Converts row changes to a feed's messages, in commit order: a pure function of `mutation`, definitions and options.
 
-Rule: one message per change, none is merged (S2-02). A change of the key is the deletion of the old one and the
-insertion of the new one (S2-48), unless the feed wants it raw. A row has the schema at its commit_ts, never today's
-(hazards R-18).
+Rule: one message per change; changes are never merged (S2-02). A change of the key is sent as the deletion of the old
+key and the insertion of the new one (S2-48), unless the feed is configured for raw updates. A row has the schema at its
+commit_ts, never the present one (hazards R-18).
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ MESSAGE_SCHEMA = pa.schema(
         (Message.VALUE, pa.binary()),
     ]
 )
-"""Columns of the lake's table `message` that encode computes; the other two identify feed and window."""
+"""The columns of the lake's message table that encode computes; the window is added later."""
 ORDER = (Message.COMMIT_TS, Message.START_TS, Message.SEQ, Message.PART)
 _PLACE = ORDER[:3]
 _IMAGES = [Mutation.BEFORE, Mutation.AFTER]
 FIRST_PARTITION = 0
-"""A hash whose remainder is 0 for any number of partitions."""
+"""The hash that selects partition 0 for any number of partitions."""
 
 
 def fingerprint(schema: str) -> str:
-    """The name of a schema's text in `message`: 32 hex digits."""
+    """The fingerprint of a schema's text in messages: 32 hex digits."""
     return xxhash.xxh3_128_hexdigest(schema.encode())
 
 
 @dataclass(frozen=True)
 class TableForm:
-    """How the rows of one definition are sent: topic, rule of the partition, the columns of its key, the schemas."""
+    """How rows of one definition are sent: topic, partition rule, key columns and schemas."""
 
     table: TableDef
     topic: str
@@ -82,16 +82,16 @@ class MessageEncoder:
         self._forms: dict[tuple[str, str, int], TableForm] = {}
 
     def encode(self, rows: pa.RecordBatch) -> pa.Table:
-        """Rows of `mutation`, whole transactions in commit order, as messages (MESSAGE_SCHEMA) in the same order.
+        """Convert rows of `mutation`, whole transactions in commit order, to messages (MESSAGE_SCHEMA) in that order.
 
-        Raises ConfigError for a table that cannot be sent, SchemaError for a row that its definition does not fit.
+        Raises ConfigError for a table that cannot be sent, SchemaError for a row that does not fit its definition.
         """
         if not rows.num_rows:
             return MESSAGE_SCHEMA.empty_table()
         try:
             return self._encode(rows)
         except pa.ArrowCapacityError:
-            # Messages are larger than their rows; a column of them holds 2 GiB.
+            # Messages are larger than their rows, and a column of messages can have at most 2 GiB: split the rows.
             half = rows.num_rows // 2
             if not half or self._format.whole_transactions:
                 raise
@@ -109,12 +109,12 @@ class MessageEncoder:
         return self._format.assemble(messages if _is_sorted(order) else messages.take(pa.array(order)))
 
     def schemas(self) -> dict[str, str]:
-        """The texts of all schemas that the messages so far name, by fingerprint."""
+        """The texts of all schemas that the messages so far refer to, by fingerprint."""
         texts = (text for form in self._forms.values() for text in form.schemas if text is not None)
         return {fingerprint(text): text for text in texts}
 
     def _groups(self, rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], int, Ints]]:
-        """The numbers of the rows of each table and segment, in their order."""
+        """The row numbers of each table and segment, in order."""
         segments = np.searchsorted(self._starts, np.asarray(rows.column("commit_ts")), side="right")
         for name, numbers in rows_by_table(rows):
             own = segments[numbers]
@@ -144,13 +144,13 @@ class MessageEncoder:
         return pa.Table.from_arrays([*columns, *bodies], schema=MESSAGE_SCHEMA)
 
     def _hashes(self, form: TableForm, changes: Changes) -> Array:
-        """The hashes that choose the partition: for index-value always the same number for the same key of a table."""
+        """The hashes that choose the partition. With index-value, equal keys of a table have equal hashes."""
         count = len(changes)
         if self._format.one_partition:
             return pa.repeat(pa.scalar(FIRST_PARTITION, pa.int64()), count)
         if form.partition == "ts":
             return changes.commit_ts
-        # A row without a key uses its table's number, which keeps it in order.
+        # Rows without a key use their table's hash, which keeps them in order.
         key = changes.last(form.key).values() if form.partition == "index-value" else ()
         columns = [pa.repeat(f"{form.table.db}.{form.table.name}", count), *key]
         own = pa.table(columns, [str(number) for number in range(len(columns))])
@@ -160,7 +160,7 @@ class MessageEncoder:
 def _kinds(
     rows: pa.RecordBatch, numbers: Ints, table: TableDef, splits_moves: bool
 ) -> Iterator[tuple[Changes, int, Ints]]:
-    """The changes of each kind among the rows of those numbers, their part of a change, and their numbers."""
+    """For each kind: the changes among the rows `numbers`, their part number within a change, and their row numbers."""
     selected = rows if len(numbers) == rows.num_rows else rows.take(pa.array(numbers))
     maps, others = {side: ImageMaps(selected.column(side)) for side in _IMAGES}, selected.drop_columns(_IMAGES)
     ops = np.asarray(selected.column(Mutation.OP))

@@ -1,7 +1,7 @@
-"""TiCDC's Open Protocol: keys and values are JSON behind their length, a key also behind the protocol's version.
+"""TiCDC's Open Protocol: keys and values are JSON prefixed by their length, keys also by the protocol's version.
 
-One event a message; TiCDC packs several into one, and a consumer reads both alike. The members of an object are in
-the order of their names, as Go writes them.
+A message has one event; TiCDC packs several into one, and consumers read both. The members of an object are sorted by
+name, as Go writes them.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ ROW, DDL, RESOLVED = 1, 2, 3
 BINARY, HANDLE_KEY, GENERATED, PRIMARY_KEY, UNIQUE_KEY, MULTIPLE_KEY, NULLABLE, UNSIGNED = (1 << n for n in range(8))
 """The bits of a column's flag."""
 _FLAG_MULTIPLE = 8
-"""TiDB's, of a column of an index that is not unique."""
+"""TiDB's flag of a column in an index that is not unique."""
 
 
 class OpenProtocolFormat(RowFormat):
-    """The Open Protocol with `options`."""
+    """The format Open Protocol with `options`."""
 
     def __init__(self, options: OpenProtocolOptions) -> None:
         self._options = options
         self.splits_moves = not options.raw_updates
 
     def encode(self, changes: Changes) -> Bodies:
-        """Keys that name transaction and table, values with the row."""
+        """As Format.encode: keys with transaction and table, values with the row."""
         table, op = changes.table, changes.op
         columns = columns_to_send(changes, delete_keys_only=self._options.delete_keys_only)
         members = [("d" if op == DELETE else "u", self._row(changes, columns, old=op == DELETE))]
@@ -57,12 +57,12 @@ class OpenProtocolFormat(RowFormat):
         return Bodies(_frame_values(join_parts(key), VERSION), _frame_values(join_parts(value)))
 
     def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
-        """To all partitions."""
+        """As Format.ddl_event: to all partitions."""
         key = {"ts": ddl.commit_ts, "scm": ddl.db, "tbl": ddl.table, "t": DDL}
         return Event(VERSION + _frame(json_bytes(key)), _frame(json_bytes({"q": ddl.sql, "t": ddl.action})), True)
 
     def watermark(self, ts: int, /) -> Event | None:
-        """The resolved event: to all partitions, with an empty value."""
+        """As Format.watermark: the resolved event, with an empty value, to all partitions."""
         return Event(VERSION + _frame(json_bytes({"ts": ts, "t": RESOLVED})), _frame(b""), True)
 
     def _row(self, changes: Changes, columns: tuple[ColumnInfo, ...], *, old: bool) -> list[Part]:
@@ -76,7 +76,7 @@ class OpenProtocolFormat(RowFormat):
 
 
 def column_flag(table: TableDef, column: ColumnInfo, *, handle: bool) -> int:
-    """The bits that describe a column; `handle`: it belongs to the key that rows are told apart by."""
+    """The bits that describe a column. `handle`: it belongs to the key that identifies rows."""
     primary = column.name in table.primary_key
     bits = {
         BINARY: column.charset == "binary",

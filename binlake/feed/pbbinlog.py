@@ -1,8 +1,8 @@
-"""What TiDB's drainer writes to files (db-type = "file"): a `pb_binlog.Binlog` a transaction or DDL, in commit order.
+"""The format of TiDB's drainer for files (db-type = "file"): one `pb_binlog.Binlog` per transaction or DDL, in order.
 
-Rule: protobuf by columns, and the drainer's own forms of values: temporal types, DECIMAL and JSON as their texts, ENUM
-and SET as numbers, BIT as bytes, which every reparo reads. A DDL has the commit_ts from which rows have its
-definition, which is at or below its own (hazards R-18): so records never go back in time.
+Rule: protobuf is written by columns, with the drainer's forms of values, which every reparo reads: temporal types,
+DECIMAL and JSON as texts, ENUM and SET as numbers, BIT as bytes. A DDL is written with the commit_ts from which rows
+have its definition, which is at or below its own commit_ts (hazards R-18), so records never go back in time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _VALUE, _CHANGED = 4, 5
 
 
 class PbBinlogFormat(RowFormat):
-    """The drainer's files; an update of the key is an update."""
+    """The format of the drainer's files; an update that changes the key is sent as an update."""
 
     splits_moves = False
     one_partition = True
@@ -63,7 +63,7 @@ class PbBinlogFormat(RowFormat):
         self._options = options
 
     def encode(self, changes: Changes) -> Bodies:
-        """Until `assemble`: no keys, the row's field of `DMLData` as value."""
+        """As Format.encode: no keys; until `assemble`, values are the rows' fields of `DMLData`."""
         table, op = changes.table, changes.op
         head = pb.Event(schema_name=table.db, table_name=table.name, tp=_KINDS[op]).SerializeToString()
         images = [changes.before(table.row_columns)] if op == UPDATE else []
@@ -75,7 +75,7 @@ class PbBinlogFormat(RowFormat):
         return Bodies(pa.nulls(len(changes), pa.binary()), join_parts(field(1, _repeat_for_rows(event, len(changes)))))
 
     def assemble(self, messages: pa.Table) -> pa.Table:
-        """A message a transaction, in the place of its last row."""
+        """As Format.assemble: one message per transaction, at the position of its last row."""
         messages = messages.combine_chunks()
         commits, starts = (np.asarray(messages.column(name)) for name in (Message.COMMIT_TS, Message.START_TS))
         ends = ends_of_runs(commits, starts)
@@ -85,13 +85,13 @@ class PbBinlogFormat(RowFormat):
         return join_transactions(messages, ends, binlogs)
 
     def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
-        """A record of its own."""
+        """As Format.ddl_event: a separate record."""
         query = _text(ddl).encode("utf-8", "surrogateescape")
         return Event(None, pb.Binlog(tp=pb.DDL, commit_ts=ddl.since, ddl_query=query).SerializeToString(), False)
 
 
 def _text(ddl: LandedDdl) -> str:
-    """With its database in front, but for CREATE DATABASE."""
+    """The DDL's text, preceded by `use` of its database except for CREATE DATABASE."""
     sql = (ddl.sql or ddl.query).strip().rstrip(";").rstrip()
     if ddl.action == Action.CREATE_SCHEMA or not ddl.db:
         return f"{sql};"
@@ -100,12 +100,12 @@ def _text(ddl: LandedDdl) -> str:
 
 
 def _repeat_for_rows(parts: list[Part], rows: int) -> Array:
-    """A table without columns has the same event for each row."""
+    """Join the parts per row. Without columns all rows have the same event, so repeat it."""
     return join_parts(parts) if len(parts) > 1 else pa.repeat(pa.scalar(parts[0], pa.binary()), rows)
 
 
 def _column(column: ColumnInfo, sides: list[Array]) -> list[Part]:
-    """The field of each row's `Column`: one value, or those before and after an update."""
+    """The field with each row's `Column`: one value, or the values before and after an update."""
     head = pb.Column(name=column.name, tp=bytes([column.tp]), mysql_type=column.type_name).SerializeToString()
     content: list[Part] = [head]
     size = np.full(len(sides[0]), len(head), np.int64)
@@ -118,7 +118,7 @@ def _column(column: ColumnInfo, sides: list[Array]) -> list[Part]:
 
 
 def _datums(column: ColumnInfo, texts: Array) -> tuple[list[Part], Ints]:
-    """The datum of each value, and its bytes."""
+    """The parts of each value's datum, and its length in bytes."""
     if not texts.null_count:
         datums = join_parts(_datum(column, texts))
         return [datums], lengths_of(datums)
@@ -126,7 +126,7 @@ def _datums(column: ColumnInfo, texts: Array) -> tuple[list[Part], Ints]:
     datums = join_parts(_datum(column, texts.drop_null()))
     lengths = np.ones(len(texts), np.int64)
     lengths[valid] = lengths_of(datums)
-    # Of a NULL one byte, which is nothing at the others.
+    # A NULL is one byte; other rows are empty in this part.
     nils = binary_array(starts_of((~valid).astype(np.int64)), np.full(int((~valid).sum()), d.NIL, np.uint8))
     return [scatter(datums, valid), nils], lengths
 
@@ -156,6 +156,6 @@ def _zigzag(values: Any) -> Any:
 
 
 def _comparable(values: Any) -> Array:
-    """Eight bytes that compare as the numbers do."""
+    """Eight bytes per number that compare like the numbers."""
     bits = values.view(np.uint64)
     return fixed_numbers(np.where(bits & _SIGN, ~bits, bits | _SIGN), ">u8")

@@ -21,7 +21,7 @@ class Position(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str) -> Position:
-        """The reverse of `to_text`."""
+        """Parse what `to_text` wrote."""
         return cls(*map(int, text.split("-")))
 
     def to_text(self) -> str:

@@ -1,6 +1,6 @@
-"""Protobuf by columns, shared by the formats that write it.
+"""Writes protobuf by columns, for all formats that use it.
 
-Rule: no Python object a value. A field's parts go to `join_parts`; runs of rows become one value each.
+Rule: no Python object per value. A field's parts are joined by `join_parts`; runs of rows become one value each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from binlake.feed.bytecolumns import Array, Ints, Part, varints
 VARINT, FIXED64, BYTES = 0, 1, 2
 """Protobuf's wire types."""
 TRANSACTION = "transaction"
-"""`op` of a message that is a whole transaction."""
+"""The `op` of a message that is a whole transaction."""
 
 
 def tag(number: int, wire: int) -> bytes:
@@ -36,27 +36,27 @@ def field(number: int, values: Array) -> list[Part]:
 
 
 def lengths_of(values: Array) -> Ints:
-    """The bytes of each value, none NULL."""
+    """The length of each value in bytes; no value may be NULL."""
     lengths: Ints = np.asarray(pc.binary_length(values)).astype(np.int64)
     return lengths
 
 
 def ends_of_runs(*columns: npt.NDArray[Any]) -> Ints:
-    """The last row of each run of rows that agree in all `columns`."""
+    """The last row of each run of rows with equal values in all `columns`."""
     changes = [np.diff(column) != 0 for column in columns]
     return np.append(np.flatnonzero(np.logical_or.reduce(changes)), len(columns[0]) - 1)
 
 
 def join_runs(values: Array, ends: Ints) -> Array:
-    """The values up to each of `ends` as one."""
+    """Join the values of each run, which ends at one of `ends`, to one value."""
     bounds = np.concatenate([[0], ends + 1]).astype(np.int32)
     return pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds), values), b"")
 
 
 def join_transactions(messages: pa.Table, ends: Ints, values: Array) -> pa.Table:
-    """The messages at `ends`, each for its whole transaction, with `values`; without table and key."""
+    """The messages at `ends`, each for its whole transaction, with `values` and without table and key."""
     replaced = {"db": "", "table": "", "op": TRANSACTION, "key": None}
-    # Without the replaced columns: taking them would copy all values.
+    # Drop the replaced columns first: `take` would copy all their values.
     others = messages.drop_columns([*replaced, "value"]).take(pa.array(ends))
     columns = {name: others.column(name) for name in others.column_names} | {"value": values}
     for name, value in replaced.items():

@@ -1,4 +1,4 @@
-"""The format of each protocol, by its options."""
+"""Creates the format of each protocol from its options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from binlake.feed.slavebinlog import SlaveBinlogFormat
 
 
 def format_of(options: Options) -> Format:
-    """The format that `options` belong to."""
+    """The format for `options`."""
     match options:
         case AvroOptions():
             return AvroFormat(options)

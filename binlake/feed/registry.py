@@ -1,7 +1,7 @@
-"""A Confluent-compatible schema registry: the id of a schema, registered where it is new (reference 2.5, S2-44).
+"""A client for a Confluent-compatible schema registry: gets a schema's id, and registers new schemas (2.5, S2-44).
 
-Rule: what the registry refuses is an error with its own words; no other schema is sent in its place and no policy is
-changed (S2-38). Credentials are in the URL, percent-encoded, and shown nowhere (S2-06).
+Rule: a refusal of the registry is an error with the registry's message; Binlake neither sends another schema instead
+nor changes a policy (S2-38). Credentials are in the URL, percent-encoded, and are never shown (S2-06).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BUSY = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)
 
 
 class SchemaRefused(Permanent):
-    """The registry refuses a schema: it is not compatible with the subject's, or not valid."""
+    """The registry refuses a schema, because it is incompatible with the subject's schemas or invalid."""
 
 
 def header(schema_id: int) -> bytes:
@@ -35,7 +35,7 @@ def header(schema_id: int) -> bytes:
 
 
 class Registry:
-    """A client that asks once for each schema of a subject, and caches the newest of each subject."""
+    """A client that caches the newest schema id of each subject."""
 
     def __init__(self, url: str) -> None:
         """`?ca=`, `&cert=`, `&key=` at the end of an https URL are PEM files.
@@ -45,7 +45,7 @@ class Registry:
         parts = _split_url(url)
         self.shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
         user = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
-        # The system's certificates, which only TLS needs, take 20 ms of CPU to read.
+        # Only TLS needs the system's certificates, which take 20 ms of CPU to read.
         context = _tls_context(parts) if parts.scheme == "https" else False
         self._client = httpx.Client(
             base_url=self.shown, auth=user, verify=context, timeout=_TIMEOUT_S, trust_env=False,
@@ -62,14 +62,14 @@ class Registry:
         self._client.close()
 
     def require_answer(self) -> None:
-        """Ask for the root, as TiCDC does at a start. Raises Transient without an answer, Permanent for a refusal."""
-        # Its body is `{}` or a page for people.
+        """Request the root, as TiCDC does at its start. Raises Transient without an answer, Permanent for a refusal."""
+        # The body, `{}` or a page for people, is ignored.
         self._ask("GET", "/")
 
     def id_of(self, subject: str, schema: str) -> int:
-        """The id of `schema` in `subject`, which is registered if it is new.
+        """The id of `schema` in `subject`. A new schema is registered.
 
-        Raises SchemaRefused with the registry's words, Transient when it cannot be reached.
+        Raises SchemaRefused with the registry's message, Transient when the registry cannot be reached.
         """
         known = self._ids.get(subject)
         if known is not None and known[0] == schema:
@@ -82,23 +82,23 @@ class Registry:
         return number
 
     def find(self, subject: str, schema: str) -> int | None:
-        """The id of `schema` in `subject`; None where it is not registered. Raises Transient, Permanent."""
+        """The id of `schema` in `subject`; None if it is not registered. Raises Transient, Permanent."""
         answer = self._request("POST", f"/subjects/{quote(subject, safe='')}", {"schema": schema}, absent=True)
         return None if answer is None else int(answer.json()["id"])
 
     def newest(self, subject: str) -> str | None:
-        """The text of the newest schema of `subject`; None where there is no such subject. Raises Transient."""
+        """The text of the newest schema of `subject`; None if the subject does not exist. Raises Transient."""
         answer = self._request("GET", f"/subjects/{quote(subject, safe='')}/versions/latest", absent=True)
         return None if answer is None else str(answer.json()["schema"])
 
     def schema_of(self, schema_id: int) -> str:
-        """The text of the schema `schema_id`. Raises Permanent when the registry does not have it, Transient."""
+        """The text of the schema `schema_id`. Raises Permanent if the registry does not have it, Transient."""
         return str(self._ask("GET", f"/schemas/ids/{schema_id}").json()["schema"])
 
     def _request(
         self, method: str, path: str, body: dict[str, str] | None = None, *, absent: bool = False
     ) -> httpx.Response | None:
-        """The answer; None where `absent` is allowed and the registry has no such thing."""
+        """The registry's answer; None if it answers 404 and `absent` is allowed."""
         try:
             return self._ask(method, path, body)
         except SchemaRefused as error:
@@ -143,7 +143,7 @@ class Registry:
 
 
 def _message_of(answer: httpx.Response) -> str:
-    """The registry's own message."""
+    """The registry's message in `answer`."""
     try:
         return str(answer.json()["message"])
     except (ValueError, KeyError, TypeError):

@@ -1,6 +1,6 @@
-"""Rows of Arrow in the order of some of their columns of whole numbers, the first column first.
+"""Sorts Arrow rows by some of their integer columns, the first column first.
 
-Rule: rows that lie in their order already, as they do as a rule, are not copied.
+Rule: rows that are already in order, as they usually are, are not copied.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 
 def sort_rows(rows: Rows, columns: Sequence[str]) -> Rows:
-    """`rows` in the order of `columns`."""
+    """`rows` sorted by `columns`."""
     order = order_of_places(places_of_rows(rows, columns))
     return rows if (np.diff(order) == 1).all() else rows.take(pa.array(order))
 
 
 def places_of_rows(rows: pa.RecordBatch | pa.Table, columns: Sequence[str]) -> Ints:
-    """A row of numbers for each row: its values of `columns`."""
+    """A matrix with each row's values of `columns`."""
     return np.column_stack([np.asarray(rows.column(name)).astype(np.int64) for name in columns])
 
 
 def order_of_places(places: Ints) -> Any:
-    """The indices of `places` in their order."""
+    """The indices that sort `places`."""
     return np.lexsort(places.T[::-1])

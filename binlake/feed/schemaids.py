@@ -1,7 +1,7 @@
-"""The header of each key and value, with the id that the registry gives its schema (reference 2.1).
+"""Adds to each key and value the header with its schema's id from the registry (reference 2.1).
 
-Rule: the registry is asked in the order of the messages, and only for schemas that they need; messages without a
-schema need no registry.
+Rule: schemas are requested from the registry in the order of the messages, and only if they are needed; messages
+without a schema need no registry.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from binlake.feed.schemaorder import MayRegister
 from binlake.rules.topics import subject_of
 
 _BETWEEN = "\n"
-"""Between topic and fingerprints, none of which has it."""
+"""The separator of topic and fingerprints, which do not contain it."""
 
 
 class SchemaIds:
-    """The headers of one feed's messages. `refused`: the registry's error for the first message that it stopped.
+    """The headers of one feed's messages. `refused`: the registry's error for the first refused schema.
 
-    `may_register`: of messages that are sent again, which schemas may become the newest of their subject.
+    `may_register`: for messages that are sent again: which schemas may become the newest of their subject.
     """
 
     def __init__(self, feed: Feed, may_register: MayRegister | None = None) -> None:
@@ -47,7 +47,7 @@ class SchemaIds:
             self._registry.__exit__(kind, error, trace)
 
     def add_headers(self, messages: pa.Table, schemas: Mapping[str, str]) -> pa.Table:
-        """`messages` with headers, as far as the first whose schema the registry refuses; `refused` tells of that.
+        """`messages` with headers, up to the first one whose schema the registry refuses; then `refused` is set.
 
         `schemas`: texts by fingerprint. Raises Transient, Permanent, ConfigError.
         """
@@ -57,14 +57,14 @@ class SchemaIds:
         for number, name in enumerate(names.dictionary.to_pylist()):
             topic, key, value = name.split(_BETWEEN)
             try:
-                found = [self._header(topic, "key", key, schemas), self._header(topic, "value", value, schemas)]
+                headers = [self._header(topic, "key", key, schemas), self._header(topic, "value", value, schemas)]
             except SchemaRefused as error:
                 self.refused = error
                 first = int(np.argmax(np.asarray(names.indices) == number))
                 messages, names = messages.slice(0, first).combine_chunks(), names[:first]
                 break
-            keys.append(found[0])
-            values.append(found[1])
+            keys.append(headers[0])
+            values.append(headers[1])
         for column, headers in ((Message.KEY, keys), (Message.VALUE, values)):
             if any(headers):
                 place = messages.schema.get_field_index(column)
@@ -91,7 +91,7 @@ class SchemaIds:
                     raise SchemaRefused(
                         "a schema of that time is not registered, and would become the newest of its subject",
                         where={"registry": registry.shown},
-                        hint="send the range to topics of their own (--topic), whose subjects begin with that schema",
+                        hint="send the range to separate topics (--topic), whose subjects begin with that schema",
                     )
             return registry.id_of(subject, schema)
         except SchemaRefused as error:
@@ -113,7 +113,7 @@ class SchemaIds:
 
 
 def _encode_names(messages: pa.Table) -> Any:
-    """Of each message, topic and the schemas that it needs, as a dictionary array in order of appearance."""
+    """Each message's topic and the schemas that it needs, as a dictionary array in order of appearance."""
     # A deletion has no value.
     value = pc.if_else(pc.is_valid(messages.column(Message.VALUE)), messages.column(Message.VALUE_SCHEMA), None)
     parts = [messages.column(Message.TOPIC), messages.column(Message.KEY_SCHEMA), value]
@@ -122,5 +122,5 @@ def _encode_names(messages: pa.Table) -> Any:
 
 
 def _prepend_headers(headers: list[bytes], which: Any, bodies: Any) -> Any:
-    """Each body with its header in front; NULL stays NULL."""
+    """Prepend the header to each body; NULL stays NULL."""
     return pc.binary_join_element_wise(pa.array(headers, pa.binary()).take(which), bodies, b"")

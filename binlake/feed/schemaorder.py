@@ -1,7 +1,7 @@
-"""The schemas of a feed's topics in the order in which the source had them, from the lake's history.
+"""Finds, from the lake's history, the order in which the source had the schemas of a feed's topics.
 
-Rule: sending a range again never makes an older schema the newest of its subject, which consumers and compatibility
-rules use from then on (hazards R-31).
+Rule: sending a range again must never make an older schema the newest one of its subject, because consumers and
+compatibility rules would use it from then on (hazards R-31).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from binlake.window.definitions import LandedDdl, WindowDefinitions
 from binlake.window.targets import Naming, TargetTables
 
 MayRegister = Callable[[str, str, str, str], bool]
-"""Of (topic, part, schema, newest of the subject): whether the schema may follow the newest; `part` is key or value."""
+"""(topic, part, schema, newest of the subject) -> whether the schema may follow the newest; `part`: key or value."""
 
 
 class SchemaOrder:
@@ -32,7 +32,7 @@ class SchemaOrder:
         self._replication, self._feed, self._lo, self._hi = replication, feed, lo, hi
 
     def may_follow(self, topic: str, part: str, schema: str, newest: str) -> bool:
-        """True when the source had `newest` at `topic` before it had `schema`, and never since."""
+        """True when the source had `newest` at `topic` only before it had `schema`."""
         texts = self._texts(topic, part)
         numbers = [number for number, text in enumerate(texts) if _are_equal(text, schema)]
         before = [number for number, text in enumerate(texts) if _are_equal(text, newest)]
@@ -51,7 +51,7 @@ class SchemaOrder:
                 try:
                     schemas = format_.schemas(definition)
                 except ConfigError:
-                    # It had no schema then, so nothing was sent.
+                    # The table had no schema then, so its rows were not sent.
                     continue
                 texts.append((schemas.key if part == "key" else schemas.value) or "")
         return texts

@@ -1,7 +1,7 @@
-"""Reads back the messages that encode sealed, in order and in parts of bounded size.
+"""Reads the messages that encode sealed, in order and in parts of limited size.
 
 Rule: no message is returned before the digest of its whole window is verified. A window that fits into one part is read
-once; a larger one is read for its digest and the cuts, then part by part from the same files.
+once. A larger window is read once for its digest and the bounds of parts, and then part by part from the same files.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MESSAGE, message_table
 
 PART_BYTES = 16 << 20
-"""Approximate bytes of keys and values of a part, of which a few are in memory at once."""
+"""Approximate size of a part (keys and values) in bytes; a few parts are in memory at the same time."""
 _SAMPLE_BYTES = 64 << 10
-"""One position per so many bytes of a batch is remembered: enough for cutting."""
+"""One position per this many bytes of a batch is remembered, which is enough to find the bounds of parts."""
 _BATCH_ROWS = 8192
 _ROW_BYTES = 100
-"""Bytes of a message besides key and value."""
+"""Estimated size of a message without key and value, in bytes."""
 _PLACE = ORDER[:3]
 _REPEATED = (Message.DB, Message.TABLE, Message.OP, Message.TOPIC, Message.KEY_SCHEMA, Message.VALUE_SCHEMA)
 
 
 def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | None) -> Iterator[pa.Table]:
-    """The messages of `manifest` after `after`, in order; a change is never cut. Raises ImmutableWindow."""
+    """The messages of `manifest` after `after`, in order; a change is never split. Raises ImmutableWindow."""
     data = open_dataset(open_table(paths.table(message_table(manifest.feed).name)), _REPEATED)
     condition = ds.field(Message.WINDOW) == manifest.window
     survey = _Survey()
@@ -72,7 +72,7 @@ def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | No
 
 
 def split_changes(messages: pa.Table, most: int) -> Iterator[pa.Table]:
-    """`messages` in parts of `most` rows, or one more: the deletion of a moved key stays with the following row."""
+    """Split `messages` into parts of `most` rows, or one more to keep a moved key's two messages together."""
     start, parts = 0, np.asarray(messages.column(Message.PART))
     while start < messages.num_rows:
         end = min(start + most, messages.num_rows)
@@ -88,7 +88,7 @@ def last_position(messages: pa.Table) -> Position:
 
 @dataclass
 class _Survey:
-    """The results of one pass over a window. `batches`: its batches, as long as they fit into one part."""
+    """The results of one pass over a window. `batches`: its batches, or None if they do not fit into one part."""
 
     batches: list[pa.RecordBatch] | None = field(default_factory=list)
     _folds: list[rowhash.Fold] = field(default_factory=list)
@@ -122,7 +122,7 @@ class _Survey:
 
 
 def _sample(batch: pa.RecordBatch) -> tuple[Ints, Ints]:
-    """Some positions of the batch in order, and the bytes from each one's predecessor up to it."""
+    """Some positions of the batch in order, and for each the bytes since the previous one."""
     places = places_of_rows(batch, _PLACE)
     order = order_of_places(places)
     ends = np.cumsum(_sizes(batch)[order])
@@ -138,7 +138,7 @@ def _sizes(batch: pa.RecordBatch) -> Ints:
 
 
 def _ranges(cuts: list[Position], after: Position | None) -> Iterator[ds.Expression]:
-    """Conditions for the ranges between cuts, after `after`."""
+    """The conditions of the ranges between `cuts`, after `after`."""
     lows = [after, *(cut for cut in cuts if after is None or cut > after)]
     for low, high in zip(lows, [*lows[1:], None], strict=True):
         where = ds.scalar(True) if low is None else _where_after(low)

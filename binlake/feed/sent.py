@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from binlake.base.lakecolumns import Message
 
 MOST_TOPICS = 200
-"""The most topics that a result names; with more it names none, as XCom and events must stay small."""
+"""The maximum number of topics in a result. With more it names none, as XCom and events must stay small."""
 
 
 @dataclass
 class Sent:
-    """Messages, and the bytes of their keys and values with headers."""
+    """The number of messages, and the bytes of their keys and values including headers."""
 
     messages: int = 0
     bytes: int = 0
@@ -35,7 +35,7 @@ class Sent:
         self.topics |= other.topics
 
     def detail(self) -> Mapping[str, Any]:
-        """For an event and a result."""
+        """The counts for an event and a result."""
         return {"bytes": self.bytes, "topics": sorted(self.topics) if len(self.topics) <= MOST_TOPICS else []}
 
 

@@ -1,7 +1,7 @@
-"""The interface of a feed's sink, for publish: Kafka and every other sink.
+"""The interface of a feed's sink, for publish.
 
-Rule: a sink stores messages and the position that they reach as one; the position that it returns when it is opened
-decides where the feed continues.
+Rule: a sink stores messages and the position that they reach atomically. The feed continues at the position that the
+sink reports when it is opened.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from binlake.feed.position import Position
 
 
 class Sink(Protocol):
-    """The one writer of a feed, once it is opened. `position`: the last stored change; None at first."""
+    """Once opened, the only writer of a feed. `position`: the last stored change; None at first."""
 
     position: Position | None
 
     def publish(self, messages: pa.Table, position: Position) -> None:
-        """Write `messages` (columns of MESSAGE_SCHEMA, keys and values as consumers get them) in their order.
+        """Write `messages` (columns of MESSAGE_SCHEMA, with keys and values as consumers get them) in their order.
 
-        The feed is at `position` afterwards. Raises Permanent, Fenced, Transient; a sink that has failed must be
+        The feed is at `position` afterwards. Raises Permanent, Fenced, Transient; after a failure the sink must be
         opened again.
         """
 
 
 def writer_name(feed: Feed, replication: str, life: int = 0) -> str:
-    """The name of a feed among all that share its sink; `life`: how many feeds of its name were removed before."""
+    """The unique name of a feed at its sink. `life`: how many feeds with its name were removed before."""
     return f"{replication}.{feed.name}" + (f".{life}" if life else "")
 
 
 def open_sink(feed: Feed, replication: str, life: int = 0) -> AbstractContextManager[Sink]:
-    """The sink of a feed. Entering it raises Transient, Permanent. Raises ConfigError."""
+    """The sink of a feed as a context manager; entering it raises Transient, Permanent. Raises ConfigError."""
     if feed.sink.kafka is None:
         raise ConfigError("a feed needs a Kafka sink", where={"feed": feed.name}, hint="use kafka://host:port/topic")
     return Publisher(feed.sink.kafka, writer_name(feed, replication, life), transactions=feed.transactions)
 
 
 def forget_position(feed: Feed, replication: str, life: int = 0) -> None:
-    """Delete the feed's position at the sink, and stop a present writer. Raises as `open_sink`."""
+    """Delete the feed's position at the sink, and fence a running writer. Raises as `open_sink`."""
     if feed.sink.kafka is not None:
         require_brokers(feed.sink.kafka)
         with Publisher(feed.sink.kafka, writer_name(feed, replication, life), transactions=feed.transactions) as out:

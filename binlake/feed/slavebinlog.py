@@ -1,7 +1,7 @@
-"""What TiDB's drainer sends to Kafka: a `slave.binlog` a transaction or DDL, all in one partition in commit order.
+"""The format of TiDB's drainer for Kafka: one `slave.binlog` per transaction or DDL, in commit order in one partition.
 
-Rule: protobuf by columns. A row is the bytes of a `TableMutation`; `assemble` puts the rows of a transaction behind the
-head of their table. A table that a transaction changes in several turns is there once for each.
+Rule: protobuf is written by columns. A row is the bytes of a `TableMutation`; `assemble` puts the rows of a transaction
+after their table's head. If a transaction changes a table in several runs, the table occurs once per run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NULL = pb.Column(is_null=True).SerializeToString()
 
 
 class SlaveBinlogFormat(RowFormat):
-    """The drainer's messages; an update of the key is an update."""
+    """The format of the drainer's messages; an update that changes the key is sent as an update."""
 
     splits_moves = False
     one_partition = True
@@ -56,7 +56,7 @@ class SlaveBinlogFormat(RowFormat):
         self._options = options
 
     def encode(self, changes: Changes) -> Bodies:
-        """Until `assemble`: the head of the table as key, the row's field of it as value."""
+        """As Format.encode: until `assemble`, the table's head is the key and the row's field the value."""
         table, op = changes.table, changes.op
         mutation: list[Part] = [tag(1, VARINT) + bytes([_MUTATIONS[op]])]
         mutation += field(2, self._row(table, changes.last(table.row_columns)))
@@ -66,7 +66,7 @@ class SlaveBinlogFormat(RowFormat):
         return Bodies(head, join_parts(field(4, join_parts(mutation))))
 
     def assemble(self, messages: pa.Table) -> pa.Table:
-        """A message a transaction, in the place of its last row."""
+        """As Format.assemble: one message per transaction, at the position of its last row."""
         messages = messages.combine_chunks()
         keys, values = (messages.column(name).combine_chunks() for name in (Message.KEY, Message.VALUE))
         numbers = [np.asarray(messages.column(name)) for name in (Message.COMMIT_TS, Message.START_TS)]
@@ -74,7 +74,7 @@ class SlaveBinlogFormat(RowFormat):
         transaction = ends_of_runs(*numbers)
         run = ends_of_runs(*numbers, heads)
         tables = join_parts(field(1, join_parts([keys.take(pa.array(run)), join_runs(values, run)])))
-        # The run that each transaction ends with.
+        # The last run of each transaction.
         last = np.searchsorted(run, transaction)
         stamps = varints(numbers[0][transaction].view(np.uint64))
         binlogs = join_parts(
@@ -83,7 +83,7 @@ class SlaveBinlogFormat(RowFormat):
         return join_transactions(messages, transaction, binlogs)
 
     def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
-        """A message of its own, in the one partition."""
+        """As Format.ddl_event: a separate message in the only partition."""
         data = pb.DDLData(schema_name=ddl.db, table_name=ddl.table, ddl_query=ddl.sql.encode())
         return Event(None, pb.Binlog(type=pb.DDL, commit_ts=ddl.commit_ts, ddl_data=data).SerializeToString(), False)
 
@@ -108,7 +108,7 @@ def table_head(table: TableDef) -> bytes:
 
 
 def _column(column: ColumnInfo, texts: Array) -> Array:
-    """The bytes of each value's `Column`."""
+    """The serialised `Column` of each value."""
     value = join_parts(_value(column, texts.drop_null() if texts.null_count else texts))
     if not texts.null_count:
         return value
@@ -130,7 +130,7 @@ def _value(column: ColumnInfo, texts: Array) -> list[Part]:
         case t.JSON:
             return field(5, as_binary(texts))
         case t.YEAR:
-            # As the drainer prints it: a number.
+            # The drainer writes a YEAR as the text of a number.
             return field(6, map_distinct(texts, lambda text: b"%d" % int(text), pa.binary()))
         case _ if column.is_binary:
             return field(5, bytes_of_hex(texts))

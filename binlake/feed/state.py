@@ -1,7 +1,7 @@
-"""The state of a feed, as TiCDC names them: the last event of stage `feed` of its sink in the window log decides.
+"""The state of a feed, with TiCDC's names: that of its sink's last event of stage `feed` in the window log.
 
-`normal`; `stopped`: paused by a person; `error`: encode or publish met a Permanent error; `finished`: it reached its
-target-ts; `removed`. Rule: only a feed in state normal runs, and none of these events stops anything else (MISSION
+`normal`; `stopped`: paused by an operator; `error`: encode or publish had a Permanent error; `finished`: it reached its
+target-ts; `removed`. Rule: only a feed in state normal runs, and these events affect no other feed or sink (MISSION
 S2-39). A new feed with the name of a removed one starts from scratch: each has a number, its `life`.
 """
 
@@ -27,16 +27,16 @@ STAGE = "feed"
 """The stage of these events; their state is the feed's."""
 State = Literal["normal", "stopped", "error", "finished", "removed"]
 _SHOWN = ("table", "subject", "commit_ts")
-"""The parts of an error's location that are shown in one line."""
+"""The parts of an error's `where` that are shown in one line."""
 _SAME_MS = 8
-"""Events with possibly equal milliseconds: their numbers show which is last."""
+"""The maximum number of events that may have equal milliseconds; their numbers show which one is last."""
 
 
 @dataclass(frozen=True)
 class FeedError:
-    """Why a feed is in state error: the stage that met it, class, text and hint of the error, and where it was.
+    """Why a feed is in state error: the failed stage, and the error's class, text, hint and `where`.
 
-    `where` has what is known of table, subject and commit_ts (of the DDL that made the schema, as text).
+    `where` has table, subject and commit_ts (of the DDL that created the schema, as text), as far as they are known.
     """
 
     stage: str
@@ -55,9 +55,10 @@ class FeedError:
 
 @dataclass(frozen=True)
 class FeedState:
-    """The state of a feed since `since_ms` (Unix ms; 0 = always), and a person's reason, if any.
+    """The state of a feed since `since_ms` (Unix ms; 0 = always), and the operator's reason, if any.
 
-    `number` counts its events; `life` the feeds of this name that were removed, `life_ms` when the last of them was.
+    `number`: counts its events; `life`: the number of removed feeds with this name; `life_ms`: when the last one was
+    removed.
     """
 
     state: State = "normal"
@@ -70,11 +71,11 @@ class FeedState:
 
     @property
     def works(self) -> bool:
-        """True when its stages run."""
+        """True when the feed's stages run."""
         return self.state in ("normal", "removed")
 
     def why_skipped(self, feed: str) -> str:
-        """Why its stages do nothing, for people."""
+        """Why the feed's stages do nothing, for people."""
         why = str(self.error) if self.error is not None else self.reason
         done = "" if self.state == "finished" else f"; `binlake changefeed resume -c {feed}` lets it continue"
         return f"the feed is in state {self.state}{f': {why}' if why else ''}{done}"
@@ -82,7 +83,7 @@ class FeedState:
 
 @dataclass(frozen=True)
 class FeedProgress:
-    """The progress of a feed, in commit_ts: everything up to `checkpoint` is published; None before the begin."""
+    """The progress of a feed, in commit_ts. Everything up to `checkpoint` is published; None before the start."""
 
     checkpoint: int | None
     encoded: int | None
@@ -90,20 +91,20 @@ class FeedProgress:
 
     @property
     def lag_s(self) -> float | None:
-        """Seconds of commit time from its checkpoint to the end of the lake; None where one of them is unknown."""
+        """Seconds of commit time from the checkpoint to the end of the lake; None if one of them is unknown."""
         if self.checkpoint is None or self.landed is None:
             return None
         return max(tso.physical(self.landed) - tso.physical(self.checkpoint), 0) / 1000
 
 
 def read_state(windows: WindowLog, feed: str) -> FeedState:
-    """The state of the feed `feed`; one without events is normal."""
+    """The state of the feed `feed`; normal if it has no events."""
     events = windows.last_events((STAGE,), _SAME_MS, sink=feed_sink(feed)) if windows.exists() else []
     return max((state_of(event) for event in events), key=lambda state: state.number, default=FeedState())
 
 
 def read_progress(windows: WindowLog, feed: str, start_ts: int | None = None) -> FeedProgress:
-    """The progress of the feed; `start_ts`: where it begins by its section."""
+    """The progress of the feed. `start_ts`: its start in the configuration."""
     if not windows.exists():
         return FeedProgress(start_ts, None, None)
     state = read_state(windows, feed)
@@ -112,28 +113,28 @@ def read_progress(windows: WindowLog, feed: str, start_ts: int | None = None) ->
 
 
 def greatest_hi_of_feed(windows: WindowLog, stage: str, feed: str, state: FeedState) -> int | None:
-    """The greatest hi that `stage` of the feed in `state` ended with; None when it never did, in its present life."""
+    """The greatest hi for which `stage` of the feed is done in its present life, or None."""
     return windows.greatest_hi(stage, feed_sink(feed), since_ms=state.life_ms)
 
 
 def require_in_lake(windows: WindowLog, feed: str, start_ts: int) -> None:
-    """A feed can begin at `start_ts` (commit_ts, exclusive). Raises LostRange where the lake begins later."""
+    """Require that a feed can start at `start_ts` (commit_ts, exclusive). Raises LostRange if the lake begins later."""
     landed = windows.landed_range() if windows.exists() else None
     if landed is not None and start_ts < landed[0]:
         raise LostRange(
             "the lake does not have the start of the feed",
             where={"feed": feed, "start_ts": start_ts, "earliest": landed[0]},
-            hint=f"the earliest start-ts that is possible is {landed[0]}",
+            hint=f"the earliest possible start-ts is {landed[0]}",
         )
 
 
 def stops_feed(error: BaseException) -> bool:
-    """True for a Permanent error, which the next run would meet again; being fenced is not the feed's failure."""
+    """True for a Permanent error, which would occur again in the next run. Being fenced is not the feed's failure."""
     return isinstance(error, Permanent) and not isinstance(error, Fenced)
 
 
 def record_feed_error(windows: WindowLog, feed: str, stage: str, error: BaseException, *, run_id: str) -> None:
-    """Set the feed's state to error; an error that does not stop it is not recorded.
+    """Set the feed's state to error. An error that does not stop the feed is not recorded.
 
     As `record_failure`, it never raises.
     """
@@ -164,7 +165,7 @@ def record_finish(windows: WindowLog, feed: str, *, run_id: str = "") -> FeedSta
 
 
 def record_removal(windows: WindowLog, feed: str, *, run_id: str = "", reason: str = "") -> FeedState:
-    """Record the end of the feed; a later one with its name begins anew."""
+    """Record the removal of the feed. A later feed with its name starts anew."""
     return _record(windows, feed, "removed", run_id, reason)
 
 
@@ -172,7 +173,7 @@ def _record(
     windows: WindowLog, feed: str, state: State, run_id: str, reason: str = "", detail: Mapping[str, Any] | None = None
 ) -> FeedState:
     if not windows.exists():
-        # An event would create a lake, which plan would mistake for a lost one.
+        # An event would create a lake, which plan would mistake for a damaged one.
         raise Permanent(
             "there is no lake yet, so the feed has no state to change",
             where={"feed": feed, "lake": windows.paths.root},

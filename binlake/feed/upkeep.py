@@ -1,7 +1,7 @@
-"""Upkeep of the feeds' tables: messages that are published and old go, small files are joined.
+"""Maintains the feeds' tables: deletes old published messages and joins small files.
 
-Rule: unpublished messages stay, however old they are, and even without the feed's section; only a removed feed has
-nothing to send any more (hazards R-26).
+Rule: unpublished messages stay, however old they are, even if the feed's section is gone. Only a removed feed has
+nothing left to send (hazards R-26).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from binlake.pipeline import feed_lock
 
 _DAY_MS = 86_400_000
 _AT_ONCE = 500
-"""Windows of one commit."""
+"""The number of windows per commit."""
 _NOTE = CommitProperties(custom_metadata={"userMetadata": '{"stage": "maintain"}'})
 
 
 @dataclass(frozen=True)
 class Tidied:
-    """What was done to a feed's table: files `joined` into fewer, `dropped` files, `windows` with deleted rows."""
+    """The counts for a feed's table: small files `joined`, files `dropped`, `windows` with deleted rows."""
 
     joined: int = 0
     dropped: int = 0
@@ -37,7 +37,7 @@ class Tidied:
 
 
 def feeds_in_lake(paths: LakePaths, configured: Iterable[str]) -> list[str]:
-    """The feeds that have a table, `configured` or not."""
+    """The feeds that have a table, whether `configured` or not."""
     folder = paths.local / MESSAGE.name if paths.local is not None else None
     tables = {place.name for place in folder.iterdir()} if folder is not None and folder.is_dir() else set()
     names = sorted({*configured, *tables})
@@ -45,7 +45,7 @@ def feeds_in_lake(paths: LakePaths, configured: Iterable[str]) -> list[str]:
 
 
 def tidy_feed(paths: LakePaths, windows: WindowLog, feed: str, landed_ts: int) -> Tidied:
-    """Delete old published messages, join small files, delete removed files; safe during publish.
+    """Delete old published messages, join small files, delete expired files. Safe while publish runs.
 
     Raises LeaseHeld.
     """
@@ -64,7 +64,7 @@ def tidy_feed(paths: LakePaths, windows: WindowLog, feed: str, landed_ts: int) -
 
 
 def expired_windows(table: DeltaTable, windows: WindowLog, feed: str, landed_ts: int) -> list[str]:
-    """The windows in a feed's table whose rows are no longer needed, WORKING_DAYS before the landed ts."""
+    """The windows in a feed's table that are no longer needed: published and WORKING_DAYS older than the landed ts."""
     state = read_state(windows, feed)
     published = greatest_hi_of_feed(windows, "publish", feed, state)
     end = tso.compose(max(tso.physical(landed_ts) - WORKING_DAYS * _DAY_MS, 0))

@@ -1,4 +1,4 @@
-"""A column's canonical texts, as `mutation` holds them, in the forms that several protocols share. NULL stays NULL."""
+"""Converts a column's canonical texts of `mutation` to forms that several protocols share. NULL stays NULL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECONDS = len("2024-02-29 12:34:56")
 
 
 def texts_in_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
-    """The texts of a TIMESTAMP, which are UTC's, in another zone; the zero date has none and stays, as other types."""
+    """Convert texts of a TIMESTAMP from UTC to `zone`. The zero date and texts of other types do not change."""
     if column.tp != t.TIMESTAMP or zone == "UTC":
         return texts
     zero = pc.starts_with(texts, "0000-00-00")
@@ -27,12 +27,12 @@ def texts_in_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
 
 
 def images_in_zone(columns: Sequence[ColumnInfo], images: Mapping[str, Array], zone: str) -> dict[str, Array]:
-    """The texts of `columns`, moments in `zone`."""
+    """The texts of `columns`, with TIMESTAMPs in `zone`."""
     return {column.name: texts_in_zone(column, images[column.name], zone) for column in columns}
 
 
 def member_numbers(column: ColumnInfo, texts: Array) -> Array:
-    """For an ENUM the number of its member, from 1, for a SET a bit per member, as uint64; 0: none."""
+    """As uint64: for an ENUM the member's number, from 1; for a SET one bit per member; 0 for no member."""
     places = {member: place for place, member in reversed(list(enumerate(column.elems)))}
 
     def number(text: str) -> int:
@@ -44,7 +44,7 @@ def member_numbers(column: ColumnInfo, texts: Array) -> Array:
 
 
 def bit_numbers(texts: Array) -> Array:
-    """A BIT, which is hex, as uint64."""
+    """The hex texts of a BIT as uint64."""
     return map_distinct(texts, lambda text: int(text, 16), pa.uint64())
 
 

@@ -1,4 +1,4 @@
-"""The encoded and unpublished windows of a feed, for encode and publish."""
+"""Lists a feed's encoded but unpublished windows, for encode and publish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HINT = "run encode first"
 
 
 def waiting_windows(windows: WindowLog, feed: Feed, state: FeedState, hi: int) -> list[EncodeManifest]:
-    """The windows that end at or below `hi`, in order; for one that was encoded again, the last seal."""
+    """The windows that end at or below `hi`, in order. For a window that was encoded again, the last manifest."""
     sink = feed_sink(feed.name)
     reached = greatest_hi_of_feed(windows, "publish", feed.name, state) or 0
     events = windows.events(stage="encode", state="done", within=(reached, hi), sealed=True)
@@ -23,7 +23,7 @@ def waiting_windows(windows: WindowLog, feed: Feed, state: FeedState, hi: int) -
 
 
 def windows_to_publish(windows: WindowLog, feed: Feed, state: FeedState, hi: int) -> list[EncodeManifest]:
-    """The same, for publish. Raises IncompleteWindow where encode has to run before."""
+    """As `waiting_windows`, for publish. Raises IncompleteWindow if encode must run first."""
     hi, reached = feed.last_ts(hi), greatest_hi_of_feed(windows, "publish", feed.name, state)
     manifests = waiting_windows(windows, feed, state, hi)
     if not manifests and max(reached or 0, feed.first_ts or 0) < hi:
@@ -39,5 +39,5 @@ def windows_to_publish(windows: WindowLog, feed: Feed, state: FeedState, hi: int
 
 
 def matches_section(manifest: EncodeManifest, feed: Feed) -> bool:
-    """It was encoded under the feed's section as it is now; one that does not say is taken to be."""
+    """True if it was encoded with the feed's present section; assumed for a manifest without `config`."""
     return manifest.config in ("", feed.data_hash())

@@ -1,1 +1,1 @@
-"""The lake: table definitions, control tables (written through delta-rs only) and the lock of one replication."""
+"""The lake of one replication: table definitions, control tables (written only through delta-rs) and the lock."""

@@ -1,4 +1,4 @@
-"""Records in the lake's table `window` the tables that were set aside at the target, and that came back (U-16)."""
+"""Records in the lake's table `window` which tables were set aside at the target or brought back (U-16)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from binlake.window.asides import BACK, SET_ASIDE, STAGE, list_unrecorded
 
 
 def record_set_aside(windows: WindowLog, hi: int, tables: Sequence[Mapping[str, str]], run_id: str) -> list[str]:
-    """Record each of `tables` (of `AsideTable.to_dict`) that is not recorded yet; the names of those, as db.table.
+    """Record each of `tables` (as `AsideTable.to_dict` gives them) that is not recorded yet. Returns their db.table.
 
-    Also what a run set aside that failed behind it: the target knows, the lake learns it with the next window.
+    This includes tables set aside by a run that failed afterwards: the target has recorded them, and the next window
+    records them in the lake.
     """
     new = list_unrecorded(tables, windows.events(stage=STAGE)) if tables else []
     for table in new:
@@ -23,5 +24,5 @@ def record_set_aside(windows: WindowLog, hi: int, tables: Sequence[Mapping[str, 
 def record_return(
     windows: WindowLog, since: int, ts: int, rows: int, run_id: str, detail: Mapping[str, object]
 ) -> None:
-    """Record that a table, set aside since `since`, is the source's again at checkpoint `ts`; `rows` were written."""
+    """Record that a table, set aside since `since`, equals the source's at checkpoint `ts` after writing `rows`."""
     windows.record(WindowEvent(STAGE, since, ts, BACK, rows, 0.0, run_id, "sql", detail=detail))

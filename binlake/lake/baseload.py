@@ -1,4 +1,4 @@
-"""The full load of a TiDB source in a lake: its progress, and each range of a table that has been read.
+"""Records of a TiDB source's full load in the lake: its progress, and each range of a table that has been read.
 
 A range is stored completely or not at all: its row of `base_chunk` names the files with its transactions. The load is
 recorded by events of the table `window`, stage `base`: `started` with its parameters, again after each window, `done`.
@@ -28,9 +28,9 @@ _FACTS = ("schema_version", "chunk_rows", "tables", "rows_estimated")
 
 @dataclass(frozen=True)
 class BaseLoad:
-    """A load: its transactions have commit_ts in (`from_ts`, `base_ts`], and show the source as of `base_ts`.
+    """A load. Its transactions have commit_ts in (`from_ts`, `base_ts`] and contain the source as of `base_ts`.
 
-    `rows_estimated`, `tables`: its estimate at the start; `rows`: those read up to its last sealed window.
+    `rows_estimated`, `tables`: estimated at the start; `rows`: the number read up to the last sealed window.
     """
 
     from_ts: int
@@ -44,7 +44,7 @@ class BaseLoad:
 
     @classmethod
     def of(cls, event: EventRow) -> BaseLoad:
-        """The load of an event of stage `base`. Raises DamagedManifest."""
+        """Parse an event of stage `base`. Raises DamagedManifest."""
         try:
             detail = json.loads(event["detail"])
             facts = {name: int(detail[name]) for name in _FACTS}
@@ -56,16 +56,16 @@ class BaseLoad:
 
     @property
     def text(self) -> str:
-        """Its progress, for people."""
+        """The load's progress, for people."""
         share = f"{100 * self.rows // max(self.rows_estimated, self.rows, 1)} %"
         return f"full load as of {self.base_ts}: {self.rows:,} of about {self.rows_estimated:,} rows read ({share})"
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A range of a table, exclusive `low` to `high` (literals, "" = no bound), and the files with its transactions.
+    """A range of a table from `low` (exclusive) to `high` (literals, "" = no bound), and its transactions' files.
 
-    They have commit_ts between `first_ts` and `last_ts`, not necessarily each of them.
+    The transactions have commit_ts from `first_ts` to `last_ts`, but not necessarily every one in between.
     """
 
     table_id: int
@@ -90,31 +90,31 @@ class BaseTable:
         self._windows = WindowLog(paths)
 
     def load(self) -> BaseLoad | None:
-        """The load of this lake; None where it has none. Raises DamagedManifest."""
+        """The load of this lake, or None. Raises DamagedManifest."""
         event = self._windows.last_event((STAGE,))
         return None if event is None else BaseLoad.of(event)
 
     def record(self, load: BaseLoad, run_id: str, seconds: float = 0.0) -> None:
-        """Record the progress of `load`, or that it is done; durable when it returns."""
+        """Record the progress of `load`, or that it is done. Durable when this returns."""
         state = "done" if load.done else "started"
         detail = {name: getattr(load, name) for name in _FACTS}
         event = WindowEvent(STAGE, load.from_ts, load.base_ts, state, load.rows, seconds, run_id, detail=detail)
         self._windows.record(event)
 
     def clear(self) -> None:
-        """Forget the ranges of a load that did not begin."""
+        """Delete the ranges of a load whose start was never recorded."""
         self._chunks.clear()
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Record that `chunks` are read; durable when it returns."""
+        """Record that `chunks` are read. Durable when this returns."""
         self._chunks.append([_chunk_to_row(chunk) for chunk in chunks])
 
     def chunks(self) -> list[Chunk]:
-        """The ranges that are read, in the order of their commit_ts."""
+        """The ranges that have been read, in the order of their commit_ts."""
         return sorted(map(_chunk_from_row, self._chunks.rows()), key=lambda chunk: chunk.first_ts)
 
     def rows_read(self) -> int:
-        """Rows of the ranges that are read."""
+        """The number of rows in the ranges that have been read."""
         return sum(row[BaseChunk.ROWS] for row in self._chunks.rows((BaseChunk.ROWS,)))
 
     def describe(self, load: BaseLoad) -> str:

@@ -1,7 +1,7 @@
-"""Columns of a mirror: the Arrow (Delta) type of each source type, canonical text to typed values and back.
+"""Columns of a mirror: the Arrow (Delta) type of each source type, and canonical texts to typed values and back.
 
-The rule is to lose nothing and to stay readable by Spark and delta-rs. A value that its type cannot hold (zero and
-partly zero dates, year 0) is NULL in its column, and its text is kept in the map `_text`. The table of types is in
+Rule: lose nothing, and stay readable by Spark and delta-rs. A value that the type cannot store (zero and partly zero
+dates, year 0) is NULL in its column, and its text is stored in the map `_text`. The table of types is in
 docs/reference/lake-tables.md; hazards R-44 on floats.
 """
 
@@ -26,7 +26,7 @@ from binlake.rows.schema import mysqltypes as t
 
 TEXT_TYPE = pa.map_(pa.string(), pa.string())
 _SMALL = frozenset({t.TINY, t.SHORT, t.INT24})
-# Spark's and Arrow's 128-bit decimals end here; MySQL's at 65.
+# The maximum precision of Spark's and Arrow's 128-bit decimals; MySQL's maximum is 65.
 _MAX_PRECISION = 38
 
 Texts = Sequence[str | None]
@@ -67,7 +67,7 @@ _TYPES: dict[int, Callable[[ColumnInfo], pa.DataType]] = {
 
 
 def schema_of(table: TableDef) -> pa.Schema:
-    """The mirror's columns: what a row change carries (no virtual columns), then Binlake's own."""
+    """The mirror's columns: those of a row change (no virtual columns), then Binlake's own columns."""
     own_fields = [
         _make_own_field(Mirror.COMMIT_TS, pa.int64(), "commit_ts of the last change of the row"),
         _make_own_field(
@@ -82,18 +82,18 @@ def schema_of(table: TableDef) -> pa.Schema:
 
 
 def delta_columns(table: TableDef) -> list[tuple[str, str]]:
-    """(name, Delta's name of the type, such as `long`) of the mirror's columns."""
-    # A map is just `map`, as in OpenLineage's own Spark integration.
+    """(name, Delta's type name, such as `long`) of the mirror's columns."""
+    # A map is only called `map`, as in OpenLineage's Spark integration.
     return [(field.name, str(field.type.type)) for field in Schema.from_arrow(schema_of(table)).fields]
 
 
 def _make_own_field(name: str, kind: pa.DataType, comment: str) -> pa.Field:
-    # delta-rs puts it where Spark's DESCRIBE finds it.
+    # delta-rs stores the comment where Spark's DESCRIBE finds it.
     return pa.field(name, kind, metadata={"comment": comment})
 
 
 def parse_texts(column: ColumnInfo, texts: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-    """(typed values, texts by position that the type cannot hold) of canonical `texts`."""
+    """(typed values, {position: text} of the values that the type cannot store) of canonical `texts`."""
     kind = arrow_type(column)
     if pa.types.is_string(kind):
         return texts, {}
@@ -144,7 +144,7 @@ def _parser_of(kind: pa.DataType) -> Callable[[str], Any]:
 
 
 def _parse_moment(text: str) -> datetime:
-    # Python reads 3 or 6 digits of a second only.
+    # Python parses a fraction of a second only with 3 or 6 digits.
     seconds, _, fraction = text.partition(".")
     return datetime.fromisoformat(f"{seconds}.{fraction:0<6}" if fraction else seconds)
 
@@ -165,7 +165,7 @@ def _parse_integer(text: str, low: int, high: int) -> int:
 
 
 def texts_of(column: ColumnInfo, values: pa.Array, unfit: Sequence[str | None]) -> list[str | None]:
-    """Canonical texts of a mirror's `values`; `unfit` has the text of each row from `_text`, where there is one."""
+    """Canonical texts of a mirror's `values`. `unfit`: each row's text from `_text`, or None."""
     texts = None if any(unfit) else _cast(column, values)
     if texts is not None:
         result: list[str | None] = texts.to_pylist()
@@ -178,13 +178,13 @@ def texts_of(column: ColumnInfo, values: pa.Array, unfit: Sequence[str | None]) 
 
 
 def _cast(column: ColumnInfo, values: pa.Array) -> pa.Array | None:
-    """The texts, for types that Arrow itself formats correctly, without an object per value; else None."""
+    """The texts, without an object per value, for types that Arrow formats correctly; else None."""
     kind = values.type
     if pa.types.is_timestamp(kind):
-        # UTC values are shown in UTC; six digits are cut to those of the column.
+        # UTC values are shown in UTC; the six digits are cut to the column's precision.
         texts = pc.cast(pc.cast(values, pa.timestamp("us")), pa.string())
         return pc.utf8_slice_codeunits(texts, 0, 19 + (column.fsp + 1 if column.fsp else 0))
-    # Smaller decimals than 0.000001 get an exponent.
+    # Arrow formats decimals smaller than 0.000001 with an exponent.
     plain = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind)
     plain = plain or (pa.types.is_decimal(kind) and kind.scale <= 6)
     return pc.cast(values, pa.string()) if plain and column.tp != t.YEAR else None
@@ -216,5 +216,5 @@ def _name_scalar(name: str) -> pa.Scalar:
 
 
 def image_column(images: pa.MapArray, name: str) -> pa.Array:
-    """The texts of column `name` in a map column of row images; NULL where absent."""
+    """The texts of column `name` in a map column of row images; NULL where the column is absent."""
     return pc.map_lookup(images, _name_scalar(name), "first")

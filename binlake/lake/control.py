@@ -1,8 +1,9 @@
-"""A small append-only Delta table written through delta-rs only, so that no JVM is needed to read or extend it.
+"""A small append-only Delta table written only through delta-rs, so that no JVM is needed to read or extend it.
 
-Spark may read these tables but never writes them: one writing engine per table (hazards R-41). Appends do not conflict;
-a process that needs exclusion holds the lake's lock. The cost of an append and of a read by range does not grow with
-the history: small files are joined up to `FILE_BYTES` and then left alone, with statistics by file and small row group.
+Spark may read these tables but never writes them: each table has one writing engine (hazards R-41). Appends do not
+conflict; a process that needs exclusion holds the lake's lock. The cost of an append and of a read by range does not
+grow with the history: small files are joined up to `FILE_BYTES` and then not rewritten any more, and there are
+statistics per file and per small row group.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from binlake.lake.tables import LakeTable
 log = structlog.get_logger(__name__)
 
 COMPACT_EVERY = 64
-"""Versions between two compactions; each makes a checkpoint, so that a reader replays fewer commits than this."""
+"""Versions between two compactions. Each makes a checkpoint, so that a reader replays fewer commits than this."""
 FILE_BYTES = 4 << 20
-"""A file of this size is full: compaction leaves it alone, so that it does not rewrite the whole history each time."""
+"""Compaction does not touch files of this size or larger, so that it does not rewrite the whole history each time."""
 GROUP_ROWS = 1024
-"""Rows of a group with its own statistics inside a file: what a read of one window decodes."""
+"""Rows of a row group, which has its own statistics: a read of one window decodes about one group."""
 
 _WRITER = WriterProperties(max_row_group_size=GROUP_ROWS, compression="ZSTD")
 
@@ -46,27 +47,27 @@ class ControlTable:
         self._lock = threading.RLock()
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Append `rows` (missing columns become NULL) in one commit; durable when it returns."""
+        """Append `rows` (missing columns become NULL) in one commit. Durable when this returns."""
         if rows:
             self._write(rows, "append")
 
     def replace(self, rows: Sequence[Row]) -> None:
-        """Replace all rows by `rows` in one commit; the caller excludes other writers."""
+        """Replace all rows by `rows` in one commit. The caller must exclude other writers."""
         self._write(rows, "overwrite")
 
     def rows(self, columns: Sequence[str] | None = None, where: ds.Expression | None = None) -> list[dict[str, Any]]:
-        """The rows that match `where`; an absent table has none."""
+        """The rows that match `where`; empty if the table does not exist."""
         result: list[dict[str, Any]] = self.arrow(columns, where).to_pylist()
         return result
 
     def arrow(self, columns: Sequence[str] | None = None, where: ds.Expression | None = None) -> pa.Table:
-        """As `rows`, in columns. Files and groups of rows that `where` excludes by their statistics are not read."""
+        """As `rows`, as an Arrow table. Files and row groups whose statistics exclude `where` are not read."""
         names = list(columns) if columns else self.schema.names
         stored = self._stored()
         return self.schema.empty_table().select(names) if stored is None else stored.read(names, where)
 
     def greatest(self, column: str, where: ds.Expression | None = None) -> int | None:
-        """The greatest value of a BIGINT `column` in rows that match `where`, from the newest files backwards."""
+        """The greatest value of a BIGINT `column` in rows that match `where`; reads the newest files first."""
         stored = self._stored()
         if stored is None:
             return None
@@ -95,14 +96,14 @@ class ControlTable:
         return rows_of_newest
 
     def clear(self) -> None:
-        """Remove all rows; an absent table has none."""
+        """Remove all rows. Does nothing if the table does not exist."""
         with self._lock:
             table = self._open()
             if table is not None:
                 table.delete()
 
     def state(self) -> tuple[str, int] | None:
-        """Which table this is and at which version: the same for the same rows; None for an absent table."""
+        """The table's id and version, which are equal only for equal rows; None if the table does not exist."""
         table = self._open()
         return None if table is None else (str(table.metadata().id), table.version())
 
@@ -111,19 +112,19 @@ class ControlTable:
         return bool(DeltaTable.is_deltatable(self.path))
 
     def tidy(self) -> dict[str, int]:
-        """Join small files, checkpoint, drop what expired; returns the files joined and dropped."""
+        """Join small files, write a checkpoint, and delete expired files. Returns the counts of files."""
         table = self._open()
         if table is None:
             return {"joined": 0, "dropped": 0}
         joined = self._compact(table)
-        # Lite: by the log. A listing would treat the files of a writer that has not committed yet as garbage.
+        # `full=False` goes by the log. A listing would treat files of a writer that has not committed yet as garbage.
         dropped = table.vacuum(retention_hours=24 * self._definition.kept_days, dry_run=False, full=False)
         table.create_checkpoint()
         table.cleanup_metadata()
         return {"joined": joined, "dropped": len(dropped)}
 
     def _stored(self) -> ControlRows | None:
-        """All rows at the newest version; None for an absent table."""
+        """All rows at the newest version; None if the table does not exist."""
         table = self._open()
         return None if table is None else rows_of(self.path, table, self.schema)
 
@@ -133,7 +134,7 @@ class ControlTable:
             table = self._open()
             write_deltalake(
                 self.path if table is None else table,
-                # An existing table may have comments of an older version: delta-rs refuses different ones.
+                # An existing table may have an older version's comments; delta-rs refuses different ones.
                 data if table is None else data.cast(_without_comments(self.schema)),
                 mode=mode,
                 partition_by=list(self._definition.partitioned_by) or None,
@@ -148,13 +149,13 @@ class ControlTable:
         try:
             metrics = table.optimize.compact(target_size=FILE_BYTES, writer_properties=_WRITER)
         except CommitFailedError as error:
-            # Another process joined the same files first; the rows have not changed.
+            # Another process joined the same files first. The rows have not changed.
             log.info("compaction_left_to_another_process", table=self.path, reason=str(error))
             return 0
         return int(metrics["numFilesRemoved"])
 
     def _open(self) -> DeltaTable | None:
-        """The table at its newest version; the log replayed so far is cached."""
+        """The table at its newest version; the replayed log is cached."""
         try:
             return open_table(self.path)
         except TableNotFoundError:
@@ -167,5 +168,5 @@ def _first_rows(rows: pa.Table, by: str, count: int) -> pa.Table:
 
 
 def _without_comments(schema: pa.Schema) -> pa.Schema:
-    """`schema` without the comments of its columns."""
+    """`schema` without column comments."""
     return pa.schema([pa.field(kind.name, kind.type) for kind in schema])

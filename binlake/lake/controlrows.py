@@ -1,7 +1,7 @@
-"""The rows of a control table at one version: what its small files hold is in memory, its large files are read.
+"""The rows of a control table at one version: rows of small files are cached in memory, large files are read.
 
-Rule: a file of a Delta table never changes, so what was read of one counts for as long as a version names it. A stage
-asks its control tables some sixty times, and each question read up to 64 files of one row.
+Rule: a file of a Delta table never changes, so its cached rows are valid as long as a version names it. A stage queries
+its control tables about sixty times, and without the cache each query read up to 64 files of one row.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from deltalake import DeltaTable
 from binlake.lake.dataset import open_dataset, open_files
 
 SMALL_BYTES = 64 << 10
-"""A file of at most this size is kept in memory: some hundred events."""
+"""Files up to this size are cached in memory: some hundred events."""
 _MOST_TABLES = 64
-"""Tables that are cached, those asked for last: a process may see many lakes."""
+"""The number of cached tables, the last used ones: a process may use many lakes."""
 _PARTITION = "partition."
 
 
 @dataclass(frozen=True)
 class ControlRows:
-    """The rows of one version: `small`, those of the small files; `large`: the other files, if there are any, and by
-    path the greatest values of their columns (`max.COLUMN`), where they have statistics."""
+    """The rows of one version.
+
+    `small`: the rows of the small files; `large`: the other files, if any; `adds`: by path, the files' statistics, such
+    as a column's greatest value (`max.COLUMN`).
+    """
 
     table: DeltaTable
     version: int
@@ -40,19 +43,19 @@ class ControlRows:
     files: dict[str, pa.Table] = field(repr=False)
 
     def read(self, columns: Sequence[str], where: ds.Expression | None) -> pa.Table:
-        """The rows that match `where`. Large files and groups of rows that it excludes by statistics are not read."""
+        """The rows that match `where`. Large files and row groups whose statistics exclude it are not read."""
         small = self.read_small(columns, where)
         if self.large is None:
             return small
         return pa.concat_tables([self.large.to_table(columns=list(columns), filter=where), small])
 
     def read_small(self, columns: Sequence[str], where: ds.Expression | None) -> pa.Table:
-        """As `read`, of the small files alone."""
+        """As `read`, for the small files only."""
         rows = self.small if where is None else self.small.filter(where)
         return rows.select(list(columns))
 
     def newest_first(self, column: str, where: ds.Expression | None) -> Iterator[tuple[int, ds.Fragment]]:
-        """Large files that `where` does not exclude with their greatest `column`, greatest first."""
+        """(greatest `column`, file) of the large files that `where` does not exclude, greatest first."""
         if self.large is None:
             return
         most: dict[str, int | None] = {}
@@ -60,7 +63,7 @@ class ControlRows:
             paths = map(unquote, self.adds["path"].to_pylist())
             most = dict(zip(paths, self.adds[f"max.{column}"].to_pylist(), strict=True))
         fragments = [(most.get(fragment.path), fragment) for fragment in self.large.get_fragments(filter=where)]
-        # A file without statistics could hold anything: it goes first.
+        # A file without statistics may have any value, so it comes first.
         known = [(2**63 - 1 if value is None else value, fragment) for value, fragment in fragments]
         yield from sorted(known, key=lambda pair: -pair[0])
 
@@ -70,12 +73,12 @@ _cached: dict[tuple[str, pa.Schema], ControlRows] = {}
 
 
 def rows_of(path: str, table: DeltaTable, schema: pa.Schema) -> ControlRows:
-    """The rows of `table`, which is at `path`, at the version it was opened at, as `schema` has them."""
+    """The rows of `table`, which is at `path`, at its opened version, with the columns of `schema`."""
     key = (path, schema)
     with _lock:
         cached = _cached.get(key)
     if cached is None or cached.table is not table or cached.version != table.version():
-        # Not under the lock: stages that run side by side would wait for each other's files.
+        # Read without the lock: otherwise concurrent stages would wait for each other's files.
         cached = _read(table, schema, {} if cached is None else cached.files)
     with _lock:
         _cached.pop(key, None)
@@ -86,11 +89,11 @@ def rows_of(path: str, table: DeltaTable, schema: pa.Schema) -> ControlRows:
 
 
 def _read(table: DeltaTable, schema: pa.Schema, before: dict[str, pa.Table]) -> ControlRows:
-    """`before`: rows of small files that were read for another version."""
+    """Read the rows of `table`. `before`: rows of small files that were read for another version."""
     version, adds = table.version(), pa.table(table.get_add_actions(flatten=True))
     files, large = _read_files(table, adds, schema, before), None
     if len(files) < adds.num_rows:
-        # It takes half a millisecond a file, so it is not for tables that only have small ones.
+        # This takes half a millisecond per file, so it is not done for tables with only small files.
         data = open_dataset(table)
         fragments = [fragment for fragment in data.get_fragments() if fragment.path not in files]
         large = ds.FileSystemDataset(fragments, data.schema, data.format, data.filesystem)
@@ -101,15 +104,15 @@ def _read(table: DeltaTable, schema: pa.Schema, before: dict[str, pa.Table]) -> 
 def _read_files(
     table: DeltaTable, adds: pa.Table, schema: pa.Schema, before: dict[str, pa.Table]
 ) -> dict[str, pa.Table]:
-    """The rows of each small file by its path; `before`, as of `_read`."""
+    """The rows of each small file by its path. `before`: as in `_read`."""
     if table.protocol().reader_features:
-        # It refuses what changes the meaning of a file, such as deletion vectors.
+        # Raises for features that change the meaning of a file, such as deletion vectors.
         open_dataset(table)
     filesystem = open_files(table)
     partitions = [name for name in adds.column_names if name.startswith(_PARTITION)]
     read = {}
     for add in adds.filter(ds.field("size_bytes") <= SMALL_BYTES).select(["path", *partitions]).to_pylist():
-        # The log has the paths as parts of a URL.
+        # The paths in the log are URL-encoded.
         path = unquote(add["path"])
         if path in before:
             read[path] = before[path]

@@ -1,8 +1,8 @@
-"""A Delta table as an Arrow dataset, read without Python in Arrow's own threads.
+"""A Delta table as an Arrow dataset that is read without Python code in Arrow's threads.
 
 delta-rs gives Arrow a file system written in Python. Arrow still closes files in its threads when the interpreter
 exits, and a thread that then requests the interpreter's lock aborts the process (measured: 9 of 12 short programs,
-after they had done their work). On a local disk Arrow's own file system does the same without Python.
+after they had done their work). On a local disk, Arrow's own file system does the same without Python.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from deltalake import DeltaTable
 
 
 def open_dataset(table: DeltaTable, repeated: Iterable[str] = ()) -> ds.Dataset:
-    """The files of `table` at the version it was opened at; texts of `repeated` columns come as dictionaries."""
+    """The files of `table` at its opened version. Columns in `repeated` are read as dictionaries."""
     options = ds.ParquetReadOptions(dictionary_columns=set(repeated))
     return table.to_pyarrow_dataset(filesystem=_local_files(table), parquet_read_options=options)
 
 
 def open_files(table: DeltaTable) -> fs.FileSystem:
-    """The folder of `table`, for paths of its files."""
+    """A file system rooted at the folder of `table`, for the paths of its files."""
     local = _local_files(table)
     return open_dataset(table).filesystem if local is None else local
 

@@ -1,4 +1,4 @@
-"""Reads the lake's table `ddl` without Spark: the landed DDL of a range of commit_ts, over any number of windows."""
+"""Reads the lake's table `ddl` without Spark: the DDL of a range of commit_ts, across any number of windows."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PLAIN = (
 
 
 def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | None = None) -> list[LandedDdl]:
-    """The DDL with lo < commit_ts <= hi in the order in which targets get them, skipped ones included.
+    """The DDL with lo < commit_ts <= hi, including skipped DDL, in the order in which targets get them.
 
-    That is the order of commits, except for a DDL that rows ran ahead of. Raises SchemaError.
+    That is the commit order, except for a DDL that takes effect before its commit_ts (`since`). Raises SchemaError.
 
-    `touching`: only those that touch this (db, table) of the target, case-insensitive.
+    `touching`: only DDL that touches this (db, table) of the target, case-insensitive.
     """
     if hi <= lo:
         return []
@@ -42,13 +42,13 @@ def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | 
         where &= ds.field(Ddl.COMMIT_TS).isin(_find_touching(data, where, fold_name(".".join(touching))))
     columns = [*_PLAIN, Ddl.BEFORE, Ddl.AFTER]
     rows = data.to_table(columns=columns, filter=where).to_pylist()
-    # Rows of one commit_ts keep the order that merge gave them; a window's segments only grow.
+    # Rows with the same commit_ts keep merge's order, because segment numbers ascend within a window.
     rows.sort(key=lambda row: (row[Ddl.SINCE], row[Ddl.COMMIT_TS], row[Ddl.SEGMENT], row[Ddl.SCHEMA_VERSION]))
     return [_row_to_ddl(row) for row in rows]
 
 
 def last_ddls(paths: LakePaths, tables: Collection[tuple[str, str]], upto: int) -> dict[tuple[str, str], int]:
-    """The commit_ts of the last DDL at or below `upto` that touches each of `tables` (the target's), if any."""
+    """By target table of `tables`, the commit_ts of the last DDL at or below `upto` that touches it, if any."""
     try:
         data = open_dataset(DeltaTable(paths.table(DDL.name)))
     except TableNotFoundError:
@@ -63,7 +63,7 @@ def last_ddls(paths: LakePaths, tables: Collection[tuple[str, str]], upto: int) 
 
 
 def injections_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, str]]:
-    """(commit_ts, statement) of the injections at these commit_ts that are in merged windows."""
+    """(commit_ts, statement) of the merged injections at these commit_ts."""
     try:
         data = open_dataset(DeltaTable(paths.table(DDL.name)))
     except TableNotFoundError:
@@ -93,7 +93,7 @@ def kind_of_statement(paths: LakePaths, window: str, segment: int) -> str:
 
 @dataclass(frozen=True)
 class DdlLine:
-    """A DDL in a list: its commit_ts (TSO), texts before and after routing, the decision and its reason."""
+    """A DDL in a list: commit_ts (TSO), the texts before and after routing, the decision and its reason."""
 
     commit_ts: int
     schema_version: int
@@ -107,7 +107,7 @@ class DdlLine:
 
 
 def newest_ddls(paths: LakePaths, count: int, upto: int | None = None) -> list[DdlLine]:
-    """The last `count` DDL (all of the oldest commit_ts) with commit_ts <= `upto`, the newest first."""
+    """The last `count` DDL with commit_ts <= `upto` (and all others at the oldest commit_ts), newest first."""
     try:
         data = open_dataset(DeltaTable(paths.table(DDL.name)))
     except TableNotFoundError:

@@ -1,10 +1,10 @@
-"""Failures as events of the table `window`: stage, kind and class of the error, its text, the run (R-35).
+"""Failures as events of the table `window`: the stage, the error's kind, class and text, and the run (R-35).
 
-Without them a lake whose runs all fail looks idle. The events have their own stage, `failure`, so that a query for the
-events of a stage returns those of windows only; the stage that failed is in their detail.
+Without them, a lake whose runs all fail would look idle. The events have their own stage, `failure`, so that a query
+for a stage's events returns only those of windows; the stage that failed is in the detail.
 
-Before the lake exists (a wrong address, a source that is down at the first run) failures are stored in a file next to
-its folder, `NAME.failures.jsonl`: a lake created by a failure would be mistaken for a lost one.
+Before the lake exists (a wrong address, a source that is down at the first run), failures are stored in a file next to
+the lake's folder, `NAME.failures.jsonl`: a lake created by a failure would be mistaken for a damaged lake.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _EARLY = 50
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure: `stage` that failed, the error's `kind` (is a retry useful), class, text and hint; at Unix ms.
+    """One failure: the `stage`, and the error's `kind` (whether a retry is useful), class, text and hint.
 
-    `sink`: the feed, for a feed's stage; else empty.
+    `at_ms`: Unix ms; `sink`: the feed, for a feed's stage, else empty.
     """
 
     stage: str
@@ -49,7 +49,7 @@ class Failure:
 
     @classmethod
     def of(cls, event: EventRow) -> Failure:
-        """From an event of stage FAILURE."""
+        """Parse an event of stage FAILURE."""
         detail = json.loads(event["detail"] or "{}")
         fields = {name: str(detail.get(name, "")) for name in ("stage", "kind", "error", "text", "hint")}
         return cls(**fields, run_id=event["run_id"], at_ms=event["at_ms"], sink=event["sink"] or "")
@@ -66,7 +66,7 @@ class Failure:
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Kind, class, text and hint of an error; one that is not ours is a bug of the program or its libraries."""
+    """Kind, class, text and hint of an error. Any error not of Binlake's classes is a bug (`Fault`)."""
     if isinstance(error, BinlakeError):
         where = " ".join(f"{key}={value}" for key, value in error.where.items())
         return {"kind": error.kind, "error": type(error).__name__, "text": error.message[:_LETTERS],
@@ -84,10 +84,10 @@ def record_failure(
     window: tuple[int, int] | None = None,
     sink: str = "",
 ) -> None:
-    """Record that `stage` (of `sink`) failed with `error` at the window (lo, hi], or (None) after the last landed one.
+    """Record that `stage` (of `sink`) failed with `error` at the window (lo, hi]; None: after the last landed one.
 
-    It never raises: the failure has its own error, and if it cannot be recorded, that is logged. A missing lake is not
-    created.
+    Never raises, so that the failure's own error is not hidden: if it cannot be recorded, this is logged. A missing
+    lake is not created.
     """
     try:
         if not windows.exists():
@@ -101,13 +101,13 @@ def record_failure(
 
 
 def failures(windows: WindowLog, run_id: str, since_ms: int = 0, count: int = 50) -> list[Failure]:
-    """The failures of a run from `since_ms` (Unix ms) on, the last first, among the last `count` of all failures."""
+    """The failures of a run from `since_ms` (Unix ms) on, newest first, among the last `count` failures of all runs."""
     last = last_failures(windows, count)
     return [failure for failure in last if failure.run_id == run_id and failure.at_ms >= since_ms]
 
 
 def last_failures(windows: WindowLog, count: int) -> list[Failure]:
-    """The last `count` failures of any run, the last first; without a lake, those from the file next to it."""
+    """The last `count` failures of all runs, newest first. Without a lake, they come from the file next to it."""
     if windows.exists():
         return [Failure.of(event) for event in windows.last_events((FAILURE,), count)]
     return [Failure(**json.loads(line)) for line in reversed(_early_lines(windows))][:count]

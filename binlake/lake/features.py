@@ -1,4 +1,4 @@
-"""Which Delta tables delta-rs can commit to: those without Delta features that it does not write."""
+"""Tells whether delta-rs can commit to a Delta table: it cannot if the table has features that it does not write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import LakeTable
 
 _DATED_VERSIONS = "inCommitTimestamp"
-"""Tables created by an older Binlake have it."""
+"""A feature of tables created by older versions of Binlake."""
 
 
 def can_delta_rs_commit(paths: LakePaths, table: LakeTable) -> bool:

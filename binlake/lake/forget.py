@@ -1,4 +1,4 @@
-"""Windows continue without a permanently lost pump: an operator accepts the loss, and it is recorded (hazards R-05)."""
+"""Lets windows continue without a permanently lost pump. An operator accepts the loss, which is recorded (R-05)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ log = structlog.get_logger(__name__)
 
 
 def forget(paths: LakePaths, node_id: str, status: NodeStatus | None, *, accept_loss: bool) -> str:
-    """Leave the pump `node_id` out of coming windows; returns a message. `status`: its registry entry, if any.
+    """Leave the pump `node_id` out of future windows. Returns a message. `status`: its registry entry, if any.
 
-    Raises Permanent for a pump that is unknown or not offline, ConfigError without `accept_loss`, naming the range that
-    would be lost.
+    Raises Permanent for a pump that is unknown or not offline, and without `accept_loss` a ConfigError that names the
+    range that would be lost.
     """
     with lake_lock(paths, BY_NAME["land"].lock):
         return _forget(paths, node_id, status, accept_loss)
@@ -37,14 +37,14 @@ def _forget(paths: LakePaths, node_id: str, status: NodeStatus | None, accept_lo
         raise ConfigError(
             f"the binlogs of {node_id} with commit_ts {reach} would be lost",
             where={"lake": paths.root},
-            hint="bring its disk back; or, when it is permanently lost, run this again with --accept-loss",
+            hint="restore its disk; or, if it is permanently lost, run this again with --accept-loss",
         )
     detail = {"pump": node_id, "lost": reach, "last_state": known.state if known else status and status.state}
     windows.record(WindowEvent("forget", landed, max(landed, watermark), "accepted-loss", detail=detail))
     uuid = known.store_uuid if known else ""
     members.remember([RememberedMember(node_id, uuid, FORGOTTEN, watermark, landed)])
     log.warning("pump_forgotten", pump=node_id, lost=reach)
-    return f"{node_id} is forgotten; lost are its binlogs with commit_ts {reach}"
+    return f"{node_id} is forgotten; its binlogs with commit_ts {reach} are lost"
 
 
 def _require_offline(node_id: str, known: RememberedMember | None, status: NodeStatus | None) -> None:
@@ -54,5 +54,5 @@ def _require_offline(node_id: str, known: RememberedMember | None, status: NodeS
         raise Permanent(
             "only a pump that is offline can be forgotten",
             where={"pump": node_id, "state": status.state},
-            hint=f"start it again; or, when it is gone: binlake update-pump --node-id {node_id} --state offline",
+            hint=f"start it again; or, if it is gone: binlake update-pump --node-id {node_id} --state offline",
         )

@@ -1,6 +1,6 @@
-"""The next window, and what blocks it: for plan, which decides and records, and for a task that waits.
+"""Plans the next window and tells what blocks it: for plan, which records it, and for a task that waits for it.
 
-Nothing is changed here. The order matters: the TSO is fetched before the members (hazards R-05).
+This module writes nothing. The order matters: the TSO must be fetched before the members (hazards R-05).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from binlake.window.remembered import RememberedMember
 
 @dataclass(frozen=True)
 class LandedState:
-    """What the lake knows at `lo` (commit_ts): the remembered members, and the manifest of the last landed window."""
+    """The lake's state at `lo` (commit_ts): the remembered members and the manifest of the last landed window."""
 
     lo: int
     members: Mapping[str, RememberedMember]
@@ -40,7 +40,7 @@ def plan_next_window(
     stop_ts: int | None,
 ) -> Plan:
     """Plan the next window of `replication`. Raises SourceUnavailable."""
-    # Before the members: a pump that joins later holds nothing at or below it.
+    # Fetched before the members are listed: a pump that joins later has nothing at or below it.
     tso = clock.tso()
     members = gather_members(registry.pumps(), known.members, known.lo, probe)
     if any(member.watermark > tso for member in members):
@@ -56,7 +56,7 @@ def plan_next_window(
 
 
 def blocking_reason(replication: Replication, lo: int, stop_ts: int | None = None) -> str:
-    """What keeps plan from a window after `lo`, up to `stop_ts` if set; empty = nothing.
+    """Why plan cannot propose a window after `lo`, up to `stop_ts` if set; empty = it can.
 
     Both are commit_ts. Raises SourceUnavailable when PD does not answer, Permanent for another cluster.
     """

@@ -1,6 +1,6 @@
-"""Injections that came too late, or before the start of the lake: nothing is skipped silently (DESIGN 3.11).
+"""Records injections that were configured too late or are before the lake's start, so that none is skipped silently.
 
-Each is an event of the table `window`, recorded once.
+Each is recorded once, as an event of the table `window` (DESIGN 3.11).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ STAGE = "injection"
 def record_late_injections(
     paths: LakePaths, windows: WindowLog, injections: Iterable[Injection], lo: int, run_id: str
 ) -> None:
-    """Record which of `injections` lie at or below `lo` and are in no merged window; `lo`: of the window merged now.
+    """Record those of `injections` that are at or below `lo` but in no merged window. `lo`: that of the present window.
 
-    An injection is identified by its commit_ts and text: with another text it counts as one that did not run.
+    An injection is identified by its commit_ts and text. With another text it is one that did not run.
     """
     passed = [injection for injection in injections if injection.commit_ts <= lo]
     if not passed:

@@ -1,4 +1,4 @@
-"""Which table of the source changed a key last, for tables that share a target (S4-03)."""
+"""Finds the source table that last changed a key, for tables that share a target (S4-03)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class KeyOwner:
-    """The last change of a key: its time, its table (`source` as db.table, `table_id`), and whether it left a row."""
+    """The last change of a key: commit_ts, source table (db.table and `table_id`), and whether it left a row."""
 
     commit_ts: int
     source: str
@@ -38,9 +38,9 @@ class KeyOwner:
 def key_owners(
     paths: LakePaths, db: str, table: str, keys: Sequence[str], until: int, holds: Sequence[Hold] = ()
 ) -> dict[str, KeyOwner]:
-    """The known owners, at commit_ts `until`, of `keys` (texts of `mutation.key`) of the target's table.
+    """The known owners at commit_ts `until` of `keys` (texts of `mutation.key`) of the target's table.
 
-    Reads the whole history of these keys, so only for a few. `holds`: waiting rows own nothing yet.
+    Reads the whole history of these keys, so use it only for a few. `holds`: held rows own no key yet.
     """
     waiting = [hold for hold in holds if hold.waits or hold.released > until]
     last_changes: dict[str, tuple[tuple[int, int, int], KeyOwner]] = {}

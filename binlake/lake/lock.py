@@ -1,6 +1,6 @@
-"""One writing process per lake: local log stores exclude writers only inside one process (hazards R-41).
+"""Ensures one writing process per lake: local log stores exclude writers only within a process (hazards R-41).
 
-A lake on a local disk is locked by flock, which the kernel releases when its holder dies, however it dies.
+A lake on a local disk is locked by flock, which the kernel releases when the holder ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from binlake.lake.paths import LakePaths
 def lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iterator[None]:
     """Hold the lock `name` of the lake (one per table group: `landing`, `merge`, `sql`, `mirror`).
 
-    Waits up to `wait_s` seconds; then LeaseHeld names the holder.
+    Waits up to `wait_s` seconds, then raises LeaseHeld, which names the holder.
     """
     root = paths.local
     if root is None:
         raise ConfigError(
-            "this lake is not on a local disk and has no lock",
+            "this lake is not on a local disk, so it cannot be locked",
             where={"lake": paths.root},
             hint="only local lakes are supported for now; see docs/understand/decisions.md",
         )
@@ -42,7 +42,7 @@ def lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iterator[
 
 
 def lock_holder(paths: LakePaths, names: Sequence[str]) -> str:
-    """The holder of one of the locks `names` now; empty = none. For processes that wait: it takes no lock."""
+    """The present holder of one of the locks `names`, or "". Takes no lock: for processes that wait."""
     folder = paths.local / "_locks" if paths.local is not None else None
     for path in [folder / f"{name}.lock" for name in names] if folder is not None else []:
         if path.exists() and not _is_free(path):
@@ -53,7 +53,7 @@ def lock_holder(paths: LakePaths, names: Sequence[str]) -> str:
 def _is_free(path: Path) -> bool:
     handle = os.open(path, os.O_RDONLY)
     try:
-        # Shared, so that two observers do not see each other.
+        # Use a shared lock, so that two observers do not see each other.
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
@@ -73,7 +73,7 @@ def _acquire(handle: int, path: Path, wait_s: float) -> None:
                 raise LeaseHeld(
                     f"the lake is being written by {holder}",
                     where={"lock": path},
-                    hint="wait for it, or end that process, which releases the lock",
+                    hint="wait for that process, or end it, which releases the lock",
                 ) from None
             time.sleep(0.1)
         else:

@@ -1,4 +1,4 @@
-"""The table `pump_member`: every pump ever seen, so that none can vanish unnoticed (DESIGN 3.3, hazards R-05, R-06)."""
+"""The table `pump_member`: every pump ever seen, so that none vanishes unnoticed (DESIGN 3.3, hazards R-05, R-06)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class MemberTable:
         self._table = ControlTable(paths.table(PUMP_MEMBER.name), PUMP_MEMBER)
 
     def remember(self, members: Sequence[RememberedMember]) -> None:
-        """Replace the records of these members; other nodes stay. The caller holds the lake's lock `landing`."""
+        """Replace the records of these members; others stay. The caller must hold the lake's lock `landing`."""
         now = time.time_ns() // 1_000_000
         rows = self._rows() | {member.node_id: {**vars(member), PumpMember.AT_MS: now} for member in members}
-        # One row per node, replaced in one commit: with a row per window, each window would read all earlier ones.
+        # One row per node, replaced in one commit. With a row per window, each window would read all earlier rows.
         self._table.replace(list(rows.values()))
 
     def read_all(self) -> dict[str, RememberedMember]:
@@ -36,6 +36,6 @@ class MemberTable:
         return self._table.tidy()
 
     def _rows(self) -> dict[str, dict[str, Any]]:
-        # Older lakes have several rows per node: the newest counts.
+        # Older lakes have several rows per node; the newest one is valid.
         rows = sorted(self._table.rows(), key=lambda row: (row[PumpMember.LANDED_TS], row[PumpMember.AT_MS]))
         return {row[PumpMember.NODE_ID]: row for row in rows}

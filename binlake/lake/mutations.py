@@ -1,4 +1,4 @@
-"""Which tables a range of `mutation` touches: reads three narrow columns, batch by batch, without a Spark job."""
+"""Finds the tables that a range of `mutation` touches: reads three narrow columns in batches, without a Spark job."""
 
 from __future__ import annotations
 

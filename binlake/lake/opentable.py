@@ -1,7 +1,8 @@
-"""Delta tables that this process has opened: the replayed log is cached, and only newer commits are read.
+"""Caches the Delta tables that this process has opened: the log is replayed once, then only newer commits are read.
 
-Opening a table costs by its files and by the commits after its last checkpoint, and asking delta-rs for newer commits
-costs milliseconds even if there are none: a small window asked sixty times. On a disk a look at the log is enough.
+The cost of opening a table grows with its files and with the commits after its last checkpoint. Asking delta-rs for
+newer commits takes milliseconds even if there are none, and a small window did so sixty times. On a local disk,
+checking for the next log file is enough.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 _MOST_TABLES = 256
-"""How many tables are cached, the last used ones: a process may see many lakes."""
+"""The number of cached tables, the last used ones: a process may use many lakes."""
 _FRESH_NS = 3_600_000_000_000
-"""A commit younger than this (an hour) will not leave the log soon, and nor will those after it."""
+"""A commit younger than this (an hour) will not be removed from the log soon, nor will later ones."""
 
 
 @dataclass(frozen=True)
 class _Commit:
-    """A commit and its file: while this file exists, so do all later ones."""
+    """A commit and its log file. While this file exists, all later ones exist too."""
 
     version: int
     inode: int
@@ -39,7 +40,7 @@ _tables: dict[str, _CachedTable] = {}
 
 
 def open_table(path: str) -> DeltaTable:
-    """The table at `path` at its newest version; to read it often, make one dataset. Raises TableNotFoundError."""
+    """The table at `path` at its newest version. For repeated reads make one dataset. Raises TableNotFoundError."""
     with _lock:
         cached = _tables.pop(path, None)
     table = None if cached is None else _update_cached(path, cached)
@@ -55,10 +56,10 @@ def open_table(path: str) -> DeltaTable:
 
 
 def _update_cached(path: str, cached: _CachedTable) -> DeltaTable | None:
-    """The cached table at its newest version; None where another table replaced it, or its log was cut."""
+    """The cached table at its newest version; None if another table replaced it, or its log was truncated."""
     if _find_commit(path, cached.commit.version) != cached.commit:
         return None
-    # A log that is being cleaned up could have lost the next commit but not yet an old one.
+    # While a log is cleaned up, the next commit may already be removed when an older one still exists.
     is_old = time.time_ns() - cached.commit.written_ns > _FRESH_NS
     if is_old or _commit_file(path, cached.table.version() + 1).exists():
         cached.table.update_incremental()
@@ -66,7 +67,7 @@ def _update_cached(path: str, cached: _CachedTable) -> DeltaTable | None:
 
 
 def _find_commit(path: str, version: int) -> _Commit | None:
-    """None where it has left the log, or the lake is not on a disk."""
+    """The commit of `version`; None if it was removed from the log or the lake is not on a local disk."""
     try:
         status = _commit_file(path, version).stat()
     except OSError:

@@ -1,6 +1,6 @@
-"""Files of a Delta table, written where their rows are computed; they become part of it when a commit names them.
+"""Writes files of a Delta table where their rows are computed. A file joins the table when a commit names it.
 
-Their names are always new, so a failed or second attempt changes nothing: VACUUM removes its files.
+File names are always new, so a failed or repeated attempt changes nothing; VACUUM removes its files.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SQL = f"{Statement.SQL}.list.element"
 _UNIQUE = (
     Mutation.KEY, Mutation.NEW_KEY, Binlog.PAYLOAD, _SQL, Statement.VERIFY_SQL, Statement.DIGEST, Message.VALUE,
 )  # fmt: skip
-"""Columns that hardly repeat, besides values of maps: a dictionary would cost a third of the writing."""
+"""Columns with few repeated values, as also the values of maps: a dictionary would take a third of the writing time."""
 _LONG = (Binlog.PAYLOAD, _SQL, Statement.VERIFY_SQL, Message.VALUE)
-"""Columns that no query filters by, besides maps: their minimum and maximum are not stored."""
+"""Columns, besides maps, by which no query filters: their minimum and maximum are not stored."""
 
 Rows: TypeAlias = pa.RecordBatch | pa.Table
 
@@ -34,7 +34,7 @@ Rows: TypeAlias = pa.RecordBatch | pa.Table
 class Part:
     """A file of a table.
 
-    `path` below the table; `values` of the partition column; `size` in bytes; `stats` as Delta's JSON.
+    `path`: relative to the table; `values`: of the partition column; `size`: in bytes; `stats`: as Delta's JSON.
     """
 
     path: str
@@ -45,10 +45,10 @@ class Part:
 
 
 def write_parts(folder: str, table: LakeTable, batches: Iterable[Rows]) -> list[Part]:
-    """Write `batches` of a `table` partitioned by one column below the local `folder`; an error leaves no file.
+    """Write `batches` of a `table` partitioned by one column to the local `folder`. An error leaves no file.
 
-    One file per value of the column (a day, a window), one row group per batch. Raises what `batches` raises, and
-    OSError.
+    Writes one file per value of the column (a day, a window) and one row group per batch. Raises what `batches` raises,
+    and OSError.
     """
     (name,) = table.partitioned_by
     writers: dict[str, tuple[Path, pq.ParquetWriter]] = {}
@@ -69,7 +69,7 @@ def write_parts(folder: str, table: LakeTable, batches: Iterable[Rows]) -> list[
 
 
 def _split_by_value(batch: Rows, name: str) -> Iterator[tuple[str, Rows]]:
-    """The rows of each value of the column `name`, without that column, as the value is the folder's name."""
+    """(value, rows) for each value of the column `name`, without that column: the folder's name has the value."""
     column, rows = batch.column(name), batch.drop_columns([name])
     values = pc.unique(column)
     for value in values:
@@ -95,7 +95,7 @@ def _open_writer(folder: Path, schema: pa.Schema) -> tuple[Path, pq.ParquetWrite
 
 
 def _leaf_path(field: pa.Field) -> str:
-    """The path of a column that is not a map."""
+    """The Parquet path of a column that is not a map."""
     return f"{field.name}.list.element" if pa.types.is_list(field.type) else str(field.name)
 
 
@@ -106,9 +106,9 @@ def _make_part(folder: Path, path: Path, values: dict[str, str], table: LakeTabl
 
 
 def _file_statistics(metadata: pq.FileMetaData, indexed: Iterable[str]) -> dict[str, object]:
-    """Delta's statistics of a file, from those of its groups of rows."""
+    """Delta's statistics of a file, computed from those of its row groups."""
     least, most, nulls = {}, {}, {}
-    # By path, as the keys of a map are called `key` as well.
+    # Look columns up by path, as the keys of a map are called `key` too.
     columns = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
     for name in indexed:
         column = columns.index(name)

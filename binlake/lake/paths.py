@@ -1,4 +1,4 @@
-"""Where the tables of one replication are: the only place that joins lake paths."""
+"""The paths of one replication's tables. Only this module joins lake paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from binlake.config import Replication
 
 _SIGNS = re.compile(r'[\x00-\x1f\x7f/\\%=\[\]{}|^#?*:<>"`]')
-"""Characters of names that are unsafe in folders: delta-rs, globs, URIs or SQL would interpret them."""
+"""Characters that are unsafe in folder names: delta-rs, globs, URIs or SQL would interpret them."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class LakePaths:
 
     @classmethod
     def of(cls, replication: Replication) -> LakePaths:
-        """The paths of `replication`; a relative local path counts from the working folder."""
+        """The paths of `replication`. A relative local path is relative to the working folder."""
         base = replication.lake.path.rstrip("/")
         if base.startswith("file://"):
             base = unquote(base.removeprefix("file://"))
@@ -35,20 +35,20 @@ class LakePaths:
         return None if "://" in self.root else Path(self.root)
 
     def table(self, name: str) -> str:
-        """The Delta table `name`."""
+        """The path of the Delta table `name`."""
         return f"{self.root}/{name}"
 
     def mirror(self, db: str, table: str) -> str:
-        """The mirror of `db`.`table`, names of the source; one folder each, whatever is in them."""
+        """The path of the mirror of the source's `db`.`table`; each name is one folder, whatever its characters."""
         return f"{self.root}/mirror/{_escape_folder(db)}/{_escape_folder(table)}"
 
     def staging(self, window: str) -> str:
-        """The folder where land stores what it pulled until it is proved complete."""
+        """The folder where land stores pulled binlogs until the window is proved complete."""
         return f"{self.root}/_staging/{window}"
 
 
 def _escape_folder(name: str) -> str:
-    """`name` as one folder name: `=` and the hex code for each unsafe character."""
+    """`name` as one folder name; each unsafe character is replaced by `=` and its hex code."""
     # Not percent-encoded: delta-rs writes a folder `a%2Fb`, but does not find it again.
     if name in (".", ".."):
         return name.replace(".", "=2E")

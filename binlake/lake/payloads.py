@@ -1,7 +1,7 @@
-"""Payloads of landed transactions read from the files of `binlog` themselves, in any process and without a JVM.
+"""Reads payloads of landed transactions directly from the files of `binlog`, in any process and without a JVM.
 
-A window's files are cut into shares of complete row groups; the reader of a share reads nothing else. A transaction
-stored in chunks, which may be in several files, is a share of its own.
+A window's files are split into shares of complete row groups; the reader of a share reads only these. A transaction
+stored in chunks, which may be in several files, is a separate share.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from binlake.base.lakecolumns import Binlog
 
 SHARE_BYTES = 8 << 20
-"""Minimum bytes of binlogs in a share: below it starting a task costs more than it saves."""
+"""Minimum bytes of binlogs in a share. For fewer, starting a task costs more than it saves."""
 MOST_SHARES = 128
-"""Maximum shares of a window; with more bytes each share grows. A share writes one file per day."""
+"""Maximum shares of a window. With more bytes, each share grows. A share writes one file per day."""
 READ_BYTES = 8 << 20
 """Average bytes of binlogs read at a time, or one row."""
 _COLUMNS = [Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK, Binlog.KIND, Binlog.PAYLOAD]
@@ -28,7 +28,7 @@ _READ = [Binlog.COMMIT_TS, Binlog.START_TS, Binlog.PAYLOAD]
 
 @dataclass(frozen=True)
 class Span:
-    """Groups of rows of one file."""
+    """Row groups of one file."""
 
     file: str
     groups: tuple[int, ...]
@@ -36,7 +36,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Share:
-    """Row groups to be read together; if `whole` is set, only the chunks of that commit_ts."""
+    """Row groups to be read together. If `whole` is set, only the chunks of that commit_ts."""
 
     spans: tuple[Span, ...]
     whole: int | None = None
@@ -44,7 +44,7 @@ class Share:
 
 @dataclass(frozen=True)
 class PayloadRange:
-    """Row changes with lo < commit_ts <= hi whose commit_ts is not among `without`; no DDL.
+    """The row changes, without DDL, with lo < commit_ts <= hi and a commit_ts not in `without`.
 
     `chunked`: the commit_ts of transactions stored in chunks.
     """
@@ -55,7 +55,7 @@ class PayloadRange:
     chunked: frozenset[int] = frozenset()
 
     def shares(self, files: Iterable[str]) -> list[Share]:
-        """`files` of `binlog`, without groups whose statistics exclude the range, in shares of similar size."""
+        """Split `files` of `binlog` into shares of similar size, without row groups that are outside the range."""
         groups = [found for file in sorted(files) for found in self._groups(file)]
         most = max(SHARE_BYTES, -(-sum(group.bytes for group in groups) // MOST_SHARES))
         shares: list[Share] = []
@@ -70,7 +70,7 @@ class PayloadRange:
         return shares + [Share(_group_spans(group for group in groups if group.may_have(ts)), ts) for ts in chunked]
 
     def _groups(self, file: str) -> Iterator[_Rows]:
-        """Each group that may have rows of the range."""
+        """The row groups of `file` that may have rows of the range."""
         metadata = pq.read_metadata(file)
         column = metadata.schema.names.index(Binlog.COMMIT_TS)
         for number in range(metadata.num_row_groups):
@@ -81,7 +81,7 @@ class PayloadRange:
                 yield _Rows(file, number, group.total_byte_size, bounds)
 
     def read(self, share: Share) -> Iterator[pa.RecordBatch]:
-        """(commit_ts, start_ts, payload) of the rows of `share` in the range, some MiB at a time."""
+        """(commit_ts, start_ts, payload) of the share's rows in the range, in batches of some MiB."""
         if share.whole is None:
             for batch in _read_batches(share.spans):
                 yield self._select_wanted(batch)
@@ -102,7 +102,7 @@ class PayloadRange:
 
 @dataclass(frozen=True)
 class _Rows:
-    """A row group, and its least and greatest commit_ts if they are known."""
+    """A row group, and its minimum and maximum commit_ts if known."""
 
     file: str
     number: int
@@ -130,7 +130,7 @@ def _read_batches(spans: Collection[Span]) -> Iterator[pa.RecordBatch]:
 
 
 def _join_chunks(chunks: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    """The transaction of `chunks`, which come in any order, in one row."""
+    """Join the chunks of a transaction, given in any order, to one row."""
     rows = pa.Table.from_batches(chunks).sort_by(Binlog.CHUNK)
     payload = b"".join(rows[Binlog.PAYLOAD].to_pylist())
     return (

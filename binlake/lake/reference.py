@@ -1,4 +1,4 @@
-"""The lake's tables as Markdown, from their definitions: the generated part of docs/reference/lake-tables.md."""
+"""Writes the lake's tables as Markdown from their definitions: the generated part of docs/reference/lake-tables.md."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ END = "<!-- end of tables -->"
 
 
 def replace_tables_section(page: str) -> str:
-    """`page` with the part between its marks rewritten. Raises ValueError for a page without marks."""
+    """`page` with the section between its marks rewritten. Raises ValueError for a page without marks."""
     head, _, rest = page.partition(BEGIN)
     _, mark, tail = rest.partition(END)
     if not mark:
-        raise ValueError(f"the page has no part between {BEGIN!r} and {END!r}")
+        raise ValueError(f"the page has no section between {BEGIN!r} and {END!r}")
     return f"{head}{BEGIN}\n\n{tables_text()}\n{END}{tail}"
 
 

@@ -1,7 +1,7 @@
-"""The changes of one row, found by its key; readers filter by ranges and keys, so files without them are not opened.
+"""The changes of one row, found by its key. Reads filter by range and key, so files without them are not opened.
 
-`key` of a change is the row's key before it, `new_key` the one to which an update moved it: both are searched, so a
-move is in the history of both keys.
+A change's `key` is the row's key before it, and `new_key` the key to which an update moved the row. Both are searched,
+so a move is in the history of both keys.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _AT_SOURCE = {Mutation.DB: Mutation.SOURCE_DB, Mutation.TABLE: Mutation.SOURCE_T
 
 @dataclass(frozen=True)
 class RowVersion:
-    """One change of a row: its place in the total order, `op`, keys as in `mutation`, the images (None: there is none).
+    """One change of a row: its position in the total order, `op`, keys as in `mutation`, the images (or None).
 
     commit_ts and start_ts are TSOs; `seq` is the row's number in its transaction.
     """
@@ -61,11 +61,11 @@ class RowVersion:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Its position in the total order."""
+        """The change's position in the total order."""
         return self.commit_ts, self.start_ts, self.seq
 
     def event(self) -> RowEvent:
-        """The same as the input of compaction."""
+        """The change as input of compaction."""
         return RowEvent(self.commit_ts, self.start_ts, self.seq, self.op, self.before, self.after)  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def read_changes(
 ) -> list[RowVersion]:
     """The row changes with lo < commit_ts <= hi that match `where`, in the total order.
 
-    `at_source`: with the source's names of tables.
+    `at_source`: with the source's table names.
     """
     if hi <= lo:
         return []
@@ -101,7 +101,7 @@ def row_versions(tables: Iterable[pa.Table]) -> list[RowVersion]:
 
 
 def where_commit_ts(lo: int, hi: int) -> ds.Expression:
-    """lo < commit_ts <= hi, with the partitions that can hold it."""
+    """The condition lo < commit_ts <= hi, restricted to the partitions that can have such rows."""
     days = (ds.field(History.COMMIT_DATE) >= commit_day(max(lo, 0))) & (ds.field(History.COMMIT_DATE) <= commit_day(hi))
     return days & (ds.field(History.COMMIT_TS) > lo) & (ds.field(History.COMMIT_TS) <= hi)
 
@@ -109,7 +109,7 @@ def where_commit_ts(lo: int, hi: int) -> ds.Expression:
 def read_rows(
     paths: LakePaths, table: LakeTable, lo: int, hi: int, columns: Iterable[str], where: ds.Expression | None = None
 ) -> pa.Table:
-    """`columns` of the rows of a history table with lo < commit_ts <= hi, in memory: for small ranges.
+    """`columns` of the rows of a history table with lo < commit_ts <= hi, in memory, so only for small ranges.
 
     `where`: only rows that match it.
     """
@@ -118,32 +118,32 @@ def read_rows(
 
 
 def commit_day(ts: int) -> pa.Scalar:
-    """The partition of a commit_ts."""
+    """The partition value of a commit_ts."""
     return pa.scalar(tso.to_datetime(ts).date())
 
 
 def where_table(db: str, table: str) -> ds.Expression:
-    """The rows of one table."""
+    """The condition for rows of one table."""
     return (ds.field(Mutation.DB) == db) & (ds.field(Mutation.TABLE) == table)
 
 
 def where_definitions(definitions: Iterable[TableDef]) -> ds.Expression:
-    """The rows of one table under every spelling of its name: a recreated one may be spelled differently."""
+    """The condition for rows of one table in every spelling of its name, which may change when it is recreated."""
     names = sorted({(definition.db, definition.name) for definition in definitions})
     return functools.reduce(operator.or_, [where_table(*name) for name in names])
 
 
 def where_keys(keys: Iterable[str]) -> ds.Expression:
-    """The rows that had, or were moved to, one of `keys` (texts of the column `key`)."""
-    # One comparison per key, as each is compared with a file's least and greatest key.
+    """The condition for rows that had, or were moved to, one of `keys` (texts of the column `key`)."""
+    # One comparison per key, so that each is compared with a file's minimum and maximum key.
     terms = [(ds.field(Mutation.KEY) == key) | (ds.field(Mutation.NEW_KEY) == key) for key in sorted(set(keys))]
     return functools.reduce(operator.or_, terms)
 
 
 def key_texts(definitions: Iterable[TableDef], key: Sequence[str | None]) -> set[str]:
-    """How `mutation.key` writes the key under each of `definitions`. Raises ConfigError when none has such a key.
+    """The texts of the key in `mutation.key` under each of `definitions`. Raises ConfigError if none has such a key.
 
-    Binary values may be given in either case and with 0x before them.
+    Binary values may be given in either letter case and with the prefix 0x.
     """
     shapes, texts = set(), set()
     for definition in definitions:
@@ -153,7 +153,7 @@ def key_texts(definitions: Iterable[TableDef], key: Sequence[str | None]) -> set
             texts |= set(_key_variants(definition, key))
     if not texts:
         raise ConfigError(
-            f"the key has {len(key)} values, and rows are identified by ({') or ('.join(sorted(shapes))})",
+            f"the key has {len(key)} values, but rows are identified by ({') or ('.join(sorted(shapes))})",
             hint="give each column's value, or one JSON array",
         )
     return texts
@@ -163,7 +163,7 @@ def _key_variants(definition: TableDef, key: Sequence[str | None]) -> Iterator[s
     names = definition.identity().columns
     texts = [_value_text(definition, name, value) for name, value in zip(names, key, strict=True)]
     yield key_text(texts)
-    # A keyless row written before ADD COLUMN is deleted by its values, without columns that were added later.
+    # The key of a keyless row written before ADD COLUMN lacks the columns that were added later.
     filled = list(key_defaults_of(definition).values()) if definition.identity().kind == "row" else []
     while len(texts) > 1 and filled and texts[-1] == filled.pop():
         texts.pop()

@@ -1,8 +1,8 @@
-"""The schema history in the lake: jobs by commit_ts in `schema_change`, whole states now and then in `schema_snapshot`.
+"""The schema history in the lake: jobs by commit_ts in `schema_change`, complete states at times in `schema_snapshot`.
 
-It is read by range only: the newest snapshot at or below a ts and the jobs between (invariant 5, MISSION S0-60). A job
-that a failed attempt of land appended twice is harmless: a fold skips versions that it has. Jobs from before the start
-are stored as well, so the state at any ts since the source's first job can be read (MISSION S0-61).
+It is read only by range: the newest snapshot at or below a ts and the jobs after it (invariant 5, MISSION S0-60). A job
+that a failed attempt of land appended twice is harmless: a fold skips versions that it already has. Jobs before the
+lake's start are stored too, so the state at any ts since the source's first job can be read (MISSION S0-61).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from binlake.rows.schema import DdlJob, SchemaState
 from binlake.rows.schema.spool import JobSpool
 
 SNAPSHOT_EVERY = 512
-"""Jobs after which a new snapshot is written: limits the jobs that one read folds."""
+"""The number of jobs after which a new snapshot is written. It limits the jobs that one read folds."""
 
 _PART_BYTES = 4 << 20
 _PART_ROWS = 4096
-"""Maximum JSON bytes and rows of one append: what a bootstrap has in memory of a long history."""
+"""Maximum JSON bytes and rows of one append, so a bootstrap needs only this much memory for a long history."""
 
 _BEGUN = "begun"
-"""The row of `schema_snapshot` that marks the history before the start as complete."""
+"""The kind of the row of `schema_snapshot` that marks the history before the start as complete."""
 
 
 class SchemaHistory:
@@ -45,9 +45,9 @@ class SchemaHistory:
         return bool(self._snapshots.rows((SchemaSnapshot.TS,), ds.field(SchemaSnapshot.KIND) == _BEGUN))
 
     def bootstrap(self, lo: int, jobs: Iterable[Mapping[str, Any]]) -> SchemaState:
-        """Start the history with `jobs` (JSON, any order) committed at or before `lo`; returns the state at `lo`.
+        """Start the history with `jobs` (JSON, any order) committed at or before `lo`. Returns the state at `lo`.
 
-        Memory is limited to the live objects and one part of the history (S0-61). Raises SchemaError, Transient.
+        Only the live objects and one part of the history are in memory (S0-61). Raises SchemaError, Transient.
         """
         self._changes.clear()
         self._snapshots.clear()
@@ -68,15 +68,15 @@ class SchemaHistory:
         self._snapshots.append([*_snapshot_rows(lo, state), _snapshot_row(lo, _BEGUN, 0, "{}")])
 
     def begin_base(self, lo: int, version: int) -> None:
-        """Start the history at `lo` without objects, with a schema version below that of a full load, `version`."""
+        """Start the history at `lo` without objects, with a schema version below the full load's `version`."""
         self._changes.clear()
         self._snapshots.clear()
         self.begin(lo, SchemaState(version - 1))
 
     def append_base(self, hi: int, changes: Sequence[tuple[int, DdlJob]], state: SchemaState) -> None:
-        """Add the objects that a full load creates, all of one version, and the resulting `state` at `hi`.
+        """Add the objects that a full load creates, all with one version, and the resulting `state` at `hi`.
 
-        The source's state has more than these objects: recently dropped ones, and which id became which.
+        The state is stored too, because it has more than these objects: recently dropped ones, and changes of ids.
         """
         self._changes.append([_job_row(commit_ts, job) for commit_ts, job in changes])
         self._write_snapshot(hi, state)
@@ -88,12 +88,12 @@ class SchemaHistory:
             self._write_snapshot(hi, self.state_at(hi))
 
     def tidy(self) -> dict[str, int]:
-        """As ControlTable.tidy, of both tables."""
+        """As ControlTable.tidy, for both tables."""
         changes, snapshots = self._changes.tidy(), self._snapshots.tidy()
         return {name: changes[name] + snapshots[name] for name in changes}
 
     def state_at(self, ts: int) -> SchemaState:
-        """The schema after the last DDL at or before `ts`; the state of a new cluster when nothing is known."""
+        """The schema after the last DDL at or before `ts`; that of a new cluster if nothing is known."""
         at = self._snapshot_ts(ts)
         base = SchemaState()
         if at is not None:
@@ -119,7 +119,7 @@ class SchemaHistory:
         return sorted(once.values(), key=lambda change: (change[0], change[1].schema_version))
 
     def last_ddl_of(self, table_ids: Collection[int], ts: int) -> dict[int, tuple[int, str]]:
-        """By table, (commit_ts, text) of its last DDL at or before `ts`; missing where the history begins later."""
+        """By table id, (commit_ts, text) of the last DDL at or before `ts`; missing if the history begins later."""
         where = ds.field(SchemaChange.TABLE_ID).isin(list(table_ids)) & (ds.field(SchemaChange.COMMIT_TS) <= ts)
         rows = self._changes.rows((SchemaChange.TABLE_ID, SchemaChange.COMMIT_TS, SchemaChange.QUERY), where)
         rows.sort(key=lambda row: int(row[SchemaChange.COMMIT_TS]))
@@ -146,7 +146,7 @@ class SchemaHistory:
 
 
 class StateCache:
-    """Caches the last used states, for a process with many queries: a large state takes seconds to read."""
+    """Caches the last used states for a process with many queries, as reading a large state takes seconds."""
 
     def __init__(self, most: int = 4) -> None:
         self._most = most
@@ -168,7 +168,7 @@ class StateCache:
 
 
 def _split_jobs(jobs: Iterable[tuple[int, DdlJob]], lo: int) -> Iterator[list[tuple[int, DdlJob]]]:
-    """Jobs with ts <= `lo` in parts of bounded size; jobs of one ts stay together, so that a part ends with a ts."""
+    """Split jobs with ts <= `lo` into parts of limited size; jobs with the same ts stay in one part."""
     part: list[tuple[int, DdlJob]] = []
     size = 0
     for ts, group in groupby(jobs, key=lambda placed: placed[0]):

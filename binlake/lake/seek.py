@@ -1,7 +1,7 @@
-"""Searches row changes of `mutation`, newest first, limited in time and number for pages (never a full scan).
+"""Searches row changes of `mutation`, newest first, with limits of time and number for pages (never a full scan).
 
 Columns of the condition are read first, images only from row groups with a match. Files are read in the order of their
-commit_ts, so a truncated answer is complete down to a commit_ts, from which the next one continues.
+commit_ts, so a truncated answer is complete down to a commit_ts, at which the next query continues.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from binlake.lake.rowhistory import CHANGE_COLUMNS, RowVersion, row_versions, wh
 from binlake.lake.tables import MUTATION
 
 _FILES_AT_ONCE = 8
-"""Files searched between two looks at the clock; Arrow reads them in parallel."""
+"""Files searched between two checks of the time budget; Arrow reads them in parallel."""
 _PLACE = "__fragment_index"
 MOST = 1000
-"""Maximum row changes of one answer, also with a single commit_ts."""
+"""Maximum row changes of one answer, even if all have the same commit_ts."""
 _KEPT_TABLES = 4
 _KEPT_FILES = 256
-"""A table with more files is not cached, as Arrow keeps some hundred KB per file."""
+"""A table with more files is not cached, because Arrow uses some hundred KB of memory per file."""
 
 
 class Budget:
-    """A query may take `seconds` from now."""
+    """The time that a query may take: `seconds` from now."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
 
     @property
     def spent(self) -> bool:
-        """True when they have passed."""
+        """True when the time has passed."""
         return time.monotonic() >= self._until
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The newest changes of a query, in the total order: all with commit_ts > `since`.
+    """The newest changes of a query in the total order: all with commit_ts > `since`.
 
-    `whole`: nothing matches at or below `since`; else older ones may: query again up to `since`. `late`: the time was
-    spent. `left`: how many of the oldest commit_ts are left out, as it alone has too many for one answer.
+    `whole`: nothing matches at or below `since`; else older changes may match: query again up to `since`. `late`: the
+    time ran out. `left`: how many changes of the oldest commit_ts are left out, because it has too many for one answer.
     """
 
     changes: tuple[RowVersion, ...]
@@ -64,9 +64,9 @@ class Slice:
 def find_newest(
     paths: LakePaths, lo: int, hi: int, where: ds.Expression, count: int, budget: Budget, most: int = MOST
 ) -> Slice:
-    """The newest `count` row changes with lo < commit_ts <= hi that match `where`, with all of the oldest commit_ts.
+    """The newest `count` row changes with lo < commit_ts <= hi that match `where`, and all at the oldest commit_ts.
 
-    At most `most` (at least `count`), and fewer when `budget` is spent before; it continues until a next query can
+    Returns at most `most` (at least `count`), and fewer if `budget` runs out; but it continues until a next query can
     resume. No image is read before the number of matches is known.
     """
     search = _Search(paths, where_commit_ts(lo, hi) & where)
@@ -76,9 +76,9 @@ def find_newest(
 
 
 def find_at_most(paths: LakePaths, lo: int, hi: int, where: ds.Expression, most: int, budget: Budget) -> Slice:
-    """All row changes with lo < commit_ts <= hi that match `where`, when they are at most `most`; else none of them."""
+    """All row changes with lo < commit_ts <= hi that match `where` if they are at most `most`, else none."""
     search = _Search(paths, where_commit_ts(lo, hi) & where)
-    # One more than the limit, as exactly the limit is allowed.
+    # Search for one more than the limit, as exactly the limit is allowed.
     since, late = search.search_down(lo, hi, most + 1, budget)
     if late or since != lo or search.count(lo) > most:
         return Slice((), since, whole=False, late=late)
@@ -88,9 +88,9 @@ def find_at_most(paths: LakePaths, lo: int, hi: int, where: ds.Expression, most:
 def changes_of_transaction(
     paths: LakePaths, commit_ts: int, start_ts: int, first: int = 0, count: int | None = None
 ) -> tuple[list[RowVersion], int]:
-    """`count` row changes (None: all) of one transaction from number `first` (from 0) on, and how many it has."""
-    question = _Query(paths, where_commit_ts(commit_ts - 1, commit_ts) & (ds.field(Mutation.START_TS) == start_ts))
-    return question.page(first, count) if question.files else ([], 0)
+    """`count` row changes (None: all) of one transaction, starting at index `first`, and their total number."""
+    query = _Query(paths, where_commit_ts(commit_ts - 1, commit_ts) & (ds.field(Mutation.START_TS) == start_ts))
+    return query.page(first, count) if query.files else ([], 0)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _File:
 
 
 class _TableCache:
-    """Caches the files of the last used tables, so that the next query need not read their footers again."""
+    """Caches the files of the last used tables, so that the next query does not read their footers again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -109,7 +109,7 @@ class _TableCache:
     def of(self, path: str) -> tuple[ds.Dataset, dict[str, int]]:
         """The table at its newest version, and the greatest commit_ts of each file."""
         table = DeltaTable(path)
-        # A lake recreated at the same path starts its versions again.
+        # The versions of a lake recreated at the same path start again, so compare the id too.
         state = (str(table.metadata().id), table.version())
         with self._lock:
             known = self._data.pop(path, None)
@@ -133,7 +133,7 @@ _CACHE = _TableCache()
 
 
 class _Query:
-    """The rows of `mutation` that match `wanted`; `files`: those with possible matches, by their greatest commit_ts."""
+    """The rows of `mutation` that match `wanted`. `files`: those that may have matches, newest first."""
 
     def __init__(self, paths: LakePaths, wanted: ds.Expression) -> None:
         self._wanted = wanted
@@ -147,7 +147,7 @@ class _Query:
         self.files = sorted(files, key=lambda file: -file.most)
 
     def page(self, first: int, count: int | None) -> tuple[list[RowVersion], int]:
-        """`count` matches (None: all) from number `first` on in order of seq, and their total number."""
+        """`count` matches (None: all) in the order of seq, starting at index `first`, and their total number."""
         groups = self._select_groups(self.files)
         matches = self._read_column(groups, Mutation.SEQ).sort_by(Mutation.SEQ)
         part = matches.slice(first, count)
@@ -166,14 +166,14 @@ class _Query:
         return _Matches(groups, self._read_column(groups, Mutation.COMMIT_TS))
 
     def numbers(self, matches: _Matches, commit_ts: int) -> list[pa.Array]:
-        """The column seq of the matches of one commit_ts."""
+        """The column seq of the matches at one commit_ts."""
         groups = matches.groups_with(pc.field(Mutation.COMMIT_TS) == commit_ts)
         here = self._wanted & (ds.field(Mutation.COMMIT_TS) == commit_ts)
         chunks: list[pa.Array] = self._read_columns(groups, [Mutation.SEQ], here)[Mutation.SEQ].chunks
         return chunks
 
     def read(self, matches: _Matches, since: int, more: ds.Expression) -> list[RowVersion]:
-        """The matches above `since` for which `more` holds too."""
+        """The matches above `since` that also satisfy `more`."""
         groups = matches.groups_with(pc.field(Mutation.COMMIT_TS) > since)
         return row_versions([self._read_columns(groups, list(CHANGE_COLUMNS), self._wanted & more)])
 
@@ -182,7 +182,7 @@ class _Query:
         return [group for file in files for group in file.fragment.split_by_row_group(self._wanted, self._schema)]
 
     def _read_column(self, groups: Sequence[ds.Fragment], column: str) -> pa.Table:
-        """`column` of the matches with the number of their group; no image is read."""
+        """`column` of the matches, with the index of their row group; no image is read."""
         return self._read_columns(groups, [column, _PLACE], self._wanted)
 
     def _read_columns(self, groups: Sequence[ds.Fragment], columns: list[str], wanted: ds.Expression) -> pa.Table:
@@ -195,7 +195,7 @@ class _Query:
 
 @dataclass(frozen=True)
 class _Matches:
-    """The commit_ts of matches in row `groups`, each with the number of its group."""
+    """The commit_ts of matches in the row groups `groups`, each with the index of its group."""
 
     groups: Sequence[ds.Fragment]
     table: pa.Table
@@ -206,34 +206,34 @@ class _Matches:
 
 
 class _Search:
-    """Searches from the newest files on: first commit_ts only, then the images that are needed."""
+    """Searches the newest files first. It reads only commit_ts, and then the images that are needed."""
 
     def __init__(self, paths: LakePaths, wanted: ds.Expression) -> None:
         self._query = _Query(paths, wanted)
         self._matches: list[_Matches] = []
 
     def search_down(self, lo: int, hi: int, count: int, budget: Budget) -> tuple[int, bool]:
-        """(since, late): all matches above `since` are found, about `count`; `lo` when nothing is below."""
+        """Find about `count` matches. Returns (since, late): all matches above `since` are found; `lo`: all at all."""
         files = self._query.files
         while files:
             part, files = files[:_FILES_AT_ONCE], files[_FILES_AT_ONCE:]
             self._matches.append(self._query.find_matches(part))
-            # Changes at the end of the remaining files may continue there: they wait for the next answer.
+            # Changes at or below this commit_ts may continue in the remaining files: leave them to the next answer.
             reached = files[0].most if files else lo
             moments = self._matched_ts(reached)
             if len(moments) > count or (files and len(moments) == count):
                 return moments[-count].as_py() - 1, False
-            # While files reach above `hi` there is no commit_ts to resume from.
+            # While the remaining files reach above `hi`, no commit_ts to resume from is known.
             if budget.spent and files and reached < hi:
                 return reached, True
         return lo, False
 
     def count(self, since: int) -> int:
-        """How many of the found matches are above `since`."""
+        """The number of found matches above `since`."""
         return len(self._matched_ts(since))
 
     def above(self, since: int, most: int) -> tuple[list[RowVersion], int]:
-        """The matches above `since` in the total order, at most `most`; some of the oldest commit_ts may be missing."""
+        """At most `most` matches above `since` in the total order, and how many of the oldest commit_ts are left."""
         moments = self._matched_ts(since)
         more = ds.field(Mutation.COMMIT_TS) > since
         if len(moments) > most:
@@ -248,7 +248,7 @@ class _Search:
         return sorted(changes, key=lambda change: change.place), len(moments) - len(changes)
 
     def _matched_ts(self, since: int) -> pa.Array:
-        """commit_ts of the matches above `since`, ascending."""
+        """The commit_ts of the matches above `since`, ascending."""
         parts = [
             matches.table.filter(pc.field(Mutation.COMMIT_TS) > since).column(Mutation.COMMIT_TS).chunks
             for matches in self._matches

@@ -1,4 +1,4 @@
-"""The holds of tables that share a target, as merge sealed them by window (`binlake.window.shardlocks`)."""
+"""The holds of tables that share a target, as merge sealed them per window (`binlake.window.shardlocks`)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from binlake.window.shardlocks import Locks, Name, Resolution
 from binlake.window.targets import Naming, TargetTables
 
 STAGE, RESOLVED = "lock", "resolved"
-"""The stage of an event of the table `window`: an operator continues without tables that others wait for."""
+"""Stage and state of the event that an operator continues without tables that others wait for."""
 
 
 def read_locks(windows: WindowLog, rules: Rules, lo: int, hi: int) -> Locks:
-    """All holds in the merged windows that overlap (lo, hi]; none except in mode pessimistic.
+    """All holds in the merged windows that overlap (lo, hi]; empty unless the mode is pessimistic.
 
     Raises DamagedManifest.
     """
@@ -34,24 +34,24 @@ def _sealed_locks(windows: WindowLog, lo: int, hi: int) -> Locks:
 
 
 def read_locks_at(windows: WindowLog, rules: Rules, ts: int) -> Locks:
-    """The holds after `ts`, the end of a merged window or the start of the lake. Raises DamagedManifest."""
+    """The holds that are open after `ts`, the end of a merged window or the lake's start. Raises DamagedManifest."""
     return read_locks(windows, rules, ts - 1, ts).still_open
 
 
 def record_resolution(windows: WindowLog, ts: int, resolution: Resolution, run_id: str = "") -> None:
-    """Record what merge does before the window above `ts`, the end of the merged range."""
+    """Record a command that merge executes before the window above `ts`, the end of the merged range."""
     detail = resolution.to_dict()
     windows.record(WindowEvent(STAGE, ts, ts + 1, RESOLVED, run_id=run_id, detail=detail))
 
 
 def read_resolutions(windows: WindowLog, ts: int) -> list[Resolution]:
-    """The commands at `ts`, in order."""
+    """The recorded commands at `ts`, in order."""
     events = windows.events(stage=STAGE, state=RESOLVED, within=(ts, ts + 1))
     return [Resolution.from_dict(json.loads(event["detail"])) for event in events if event["lo"] == ts]
 
 
 def require_nothing_waits(windows: WindowLog, rules: Rules, ts: int) -> None:
-    """Except in mode pessimistic, nothing may be held after `ts`, as it would never be released.
+    """Require that no rows are held after `ts` unless the mode is pessimistic: they would never be released.
 
     Raises ConfigError, DamagedManifest.
     """
@@ -60,19 +60,19 @@ def require_nothing_waits(windows: WindowLog, rules: Rules, ts: int) -> None:
     waiting = _sealed_locks(windows, ts - 1, ts).still_open.waiting(ts)
     if waiting:
         raise ConfigError(
-            "rows wait since shard-mode was pessimistic, and in another mode nothing would release them",
+            "rows are held since shard-mode was pessimistic, and in another mode they would never be released",
             where={"table": waiting[0]["table"], "rows_of": waiting[0]["held"], "since": waiting[0]["since"]},
-            hint='set shard-mode = "pessimistic" again until `binlake ddl lock` shows no table, or `binlake ddl lock'
-            " resolve`; then change it",
+            hint='set shard-mode = "pessimistic" again until `binlake ddl lock` shows no table, or run `binlake ddl'
+            " lock resolve`; then change it",
         )
 
 
 def read_shard_definitions(windows: WindowLog, rules: Rules, ts: int) -> Mapping[Name, TableDef]:
-    """The target's definitions at `ts` of the source's tables whose own definitions wait for others."""
+    """The target's definitions at `ts` of the source tables whose own definitions wait for others."""
     return read_locks(windows, rules, ts - 1, ts).definitions_at(ts)
 
 
 def target_tables_at(paths: LakePaths, naming: Naming, ts: int, state: SchemaState | None = None) -> TargetTables:
-    """The target's tables at `ts`; `state`: the schema at `ts`, if known."""
+    """The target's tables at `ts`. `state`: the schema at `ts`, if known."""
     known = SchemaHistory(paths).state_at(ts) if state is None else state
     return TargetTables(known, naming, read_shard_definitions(WindowLog(paths), naming.rules, ts))

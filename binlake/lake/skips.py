@@ -1,7 +1,7 @@
-"""Transactions that the configuration excludes by commit_ts: each is recorded once as an event of the table `window`.
+"""Records transactions that the configuration excludes by commit_ts, each once, as events of the table `window`.
 
-Source: MISSION U-12. Nothing is skipped silently (DESIGN 3.11): pages and audits of that commit_ts show the rule that
-skipped it, and when.
+Source: MISSION U-12. Nothing is skipped silently (DESIGN 3.11): pages and audits of that commit_ts show which rule
+skipped it and when.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULE = "filter.ignore-txn-commit-ts"
 
 
 def record_skips(paths: LakePaths, windows: WindowLog, ignored: Collection[int], run_id: str) -> list[str]:
-    """Record what landed at the commit_ts `ignored`; returns those at which something landed, as text."""
+    """Record the landed transactions at the commit_ts `ignored`. Returns, as text, those that landed."""
     if not ignored:
         return []
     days = sorted({tso.to_datetime(ts).date() for ts in ignored})

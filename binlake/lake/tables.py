@@ -1,7 +1,7 @@
 """Definitions of the lake's tables: columns with types and comments, partitions, properties, engines (DESIGN 2).
 
-`docs/reference/lake-tables.md` shows them (`make docs`), Spark's DESCRIBE too. Mirrors take their columns from the
-source. The names of the columns are in `binlake.base.lakecolumns`: code takes them from there.
+`docs/reference/lake-tables.md` shows them (`make docs`), and so does Spark's DESCRIBE. Mirrors get their columns from
+the source. The column names are constants in `binlake.base.lakecolumns`.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ class Column:
 
 
 HISTORY_DAYS = 30
-"""Days to keep replaced files of an append-only table: its newest version already has its whole history."""
+"""Days for which replaced files of an append-only table are kept: its newest version has its whole history."""
 WORKING_DAYS = 7
 """The same for tables with a window in progress, and for control tables."""
 GROUP_BYTES = 1 << 20
-"""Bytes of a row group with its own statistics in a history table: a query for one key reads one per file."""
+"""Bytes of a row group, which has its own statistics, in a history table: a query for one key reads one per file."""
 
 
 @dataclass(frozen=True)
 class LakeTable:
-    """A Delta table and the engines that commit to it, one at a time: its writers hold one lock (hazards R-41).
+    """A Delta table and the engines that commit to it, one at a time: all writers hold the same lock (hazards R-41).
 
-    `kept_days`: how long replaced files and old versions stay, for readers at work and to restore after an accident.
-    `indexed`: the columns whose least and greatest value Delta keeps for each file (empty: the first 32).
-    `clustered_by`: the order inside the files of a closed day, whose commit_ts do not overlap (`binlake maintain`).
+    `kept_days`: how long replaced files and old versions stay, for running readers and for restores. `indexed`: the
+    columns whose minimum and maximum Delta stores for each file (empty: the first 32). `clustered_by`: the sort order
+    inside the files of a closed day (`binlake maintain`); the commit_ts of these files do not overlap.
     """
 
     name: str
@@ -79,7 +79,7 @@ class LakeTable:
             properties["parquet.block.size"] = str(GROUP_BYTES)
         if self.indexed:
             properties["delta.dataSkippingStatsColumns"] = ",".join(self.indexed)
-        # Times of versions that outlive a copy of the files; delta-rs does not write them.
+        # Version timestamps that survive copying the files; delta-rs does not write them.
         return properties | ({"delta.enableInCommitTimestamps": "true"} if self.engine == "Spark" else {})
 
     def schema(self) -> str:
@@ -87,14 +87,14 @@ class LakeTable:
         return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
 
     def arrow_schema(self) -> pa.Schema:
-        """The columns as an Arrow schema, with comments where delta-rs writes them into the table."""
+        """The columns as an Arrow schema, with the comments that delta-rs writes into the table."""
         plain = arrow_schema(self.schema())
         return pa.schema(
             [kind.with_metadata({"comment": column.comment}) for kind, column in zip(plain, self.columns, strict=True)]
         )
 
     def column_names(self) -> list[str]:
-        """Names in table order."""
+        """The column names in table order."""
         return [column.name for column in self.columns]
 
 
@@ -113,26 +113,26 @@ _ARROW_TYPES = {
 
 
 def arrow_schema(schema: str) -> pa.Schema:
-    """A Spark schema text of this module's types (`a BIGINT, b ARRAY<STRING>`) as Arrow's. Raises KeyError."""
+    """The Arrow schema of a Spark schema text (`a BIGINT, b ARRAY<STRING>`) of this module's types. Raises KeyError."""
     columns = re.findall(r"`?(\w+)`? (\w+(?:<[^>]*>)?)", schema)
     return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in columns])
 
 
 def schema_text(kinds: pa.Schema) -> str:
-    """The Spark schema text of such columns. Raises KeyError."""
+    """The Spark schema text of an Arrow schema with these types. Raises KeyError."""
     names = {kind: name for name, kind in _ARROW_TYPES.items()}
     return ", ".join(f"`{field.name}` {names[field.type]}" for field in kinds)
 
 
 _BOTH: Literal["Spark and delta-rs"] = "Spark and delta-rs"
-"""A small window's rows, and those of large ones that a task writes, are committed by delta-rs; the rest is Spark's."""
+"""delta-rs commits a small window's rows and files written by tasks of large windows; Spark commits the others."""
 _MAP = "MAP<STRING, STRING>"
 _COMMIT_TS = Column(History.COMMIT_TS, "BIGINT", "TSO of the commit: physical ms << 18 | logical")
 _START_TS = Column(History.START_TS, "BIGINT", "TSO of the begin")
 _DATE = Column(History.COMMIT_DATE, "DATE", "UTC day of commit_ts")
-_VERSION = Column(History.SCHEMA_VERSION, "BIGINT", "schema version the transaction was built with")
+_VERSION = Column(History.SCHEMA_VERSION, "BIGINT", "schema version with which the transaction was built")
 _WINDOW = Column(OfSegment.WINDOW, "STRING", "lo-hi of the window, both commit_ts in decimal, lo exclusive")
-_SEGMENT = Column(OfSegment.SEGMENT, "INT", "0 before the first DDL of the window; DDL k opens segment k")
+_SEGMENT = Column(OfSegment.SEGMENT, "INT", "0 before the window's first DDL; DDL k opens segment k")
 _DB = Column(OfSegment.DB, "STRING", "database after routing")
 _TABLE = Column(OfSegment.TABLE, "STRING", "table after routing")
 
@@ -142,25 +142,25 @@ BINLOG = LakeTable(
     (
         _COMMIT_TS,
         _START_TS,
-        Column(Binlog.CHUNK, "INT", "0, 1, ... parts of one payload"),
+        Column(Binlog.CHUNK, "INT", "number of the part of one payload: 0, 1, ..."),
         _DATE,
-        Column(Binlog.PUMP, "STRING", "node id it was pulled from"),
+        Column(Binlog.PUMP, "STRING", "node id of the pump from which it was pulled"),
         Column(Binlog.KIND, "STRING", "dml or ddl"),
         _VERSION,
         Column(Binlog.JOB_ID, "BIGINT", "DDL job id; 0 for DML"),
         Column(Binlog.SCHEMA_STATE, "INT", "schema state of a DDL binlog; 1 = delete-only of DROP COLUMN"),
-        Column(Binlog.PAYLOAD, "BINARY", "serialised binlog.Binlog, commit completed from its prewrite"),
+        Column(Binlog.PAYLOAD, "BINARY", "serialised binlog.Binlog: the commit, completed with its prewrite"),
     ),
     partitioned_by=(Binlog.COMMIT_DATE,),
     clustered_by=(Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK),
     engine=_BOTH,
-    # Nobody filters by payload.
+    # No query filters by payload.
     indexed=(Binlog.COMMIT_TS, Binlog.START_TS),
 )
 
 MUTATION = LakeTable(
     "mutation",
-    "One row change: before and after as the MySQL text protocol shows them, binary types as upper-case hex",
+    "One row change: the row before and after, values as in the MySQL text protocol, binary types as upper-case hex",
     (
         _COMMIT_TS,
         _START_TS,
@@ -174,28 +174,30 @@ MUTATION = LakeTable(
         Column(Mutation.TABLE_ID, "BIGINT", "table id at the source"),
         Column(Mutation.OP, "STRING", "insert, update or delete"),
         Column(
-            Mutation.KEY, "STRING", "JSON array of the key columns text before the change; keyless tables: all columns"
+            Mutation.KEY,
+            "STRING",
+            "JSON array of the key columns' texts before the change; keyless tables: all columns",
         ),
-        Column(Mutation.NEW_KEY, "STRING", "the key that an update moved the row to; NULL where the key stayed"),
+        Column(Mutation.NEW_KEY, "STRING", "the key to which an update moved the row; NULL if the key did not change"),
         Column(Mutation.BEFORE, _MAP, "row before (update, delete)"),
         Column(Mutation.AFTER, _MAP, "row after (insert, update)"),
     ),
     partitioned_by=(Mutation.COMMIT_DATE,),
     clustered_by=(Mutation.DB, Mutation.TABLE, Mutation.KEY, Mutation.COMMIT_TS),
     engine=_BOTH,
-    # Minimum and maximum of every text would cost merge a sixth of its time; those of row groups suffice for keys.
+    # Minimum and maximum of every text would take a sixth of merge's time. For keys, those of row groups suffice.
     indexed=(Mutation.COMMIT_TS, Mutation.START_TS, Mutation.TABLE_ID),
 )
 
 DDL = LakeTable(
     "ddl",
-    "DDL of a window in commit order; each opens a segment",
+    "DDL of a window in commit order; each applied one opens a segment",
     (
         _WINDOW,
         _SEGMENT,
         _COMMIT_TS,
         Column(
-            Ddl.SINCE, "BIGINT", "rows from here on come after it: below its own where rows may have run ahead of it"
+            Ddl.SINCE, "BIGINT", "rows from this commit_ts on follow the DDL; below its own if earlier rows may need it"
         ),
         _START_TS,
         _VERSION,
@@ -204,10 +206,10 @@ DDL = LakeTable(
         _DB,
         _TABLE,
         Column(Ddl.QUERY, "STRING", "text of the DDL binlog"),
-        Column(Ddl.SQL, "STRING", "text after routing, or what an operator put in its place or before it"),
+        Column(Ddl.SQL, "STRING", "text after routing, or an operator's statement instead of it or before it"),
         Column(Ddl.TABLES, "ARRAY<STRING>", "db.table touched, after routing"),
         Column(Ddl.DECISION, "STRING", "apply, skip, replaced, injected or refused"),
-        Column(Ddl.REASON, "STRING", "rule that decided to skip; why no target can run it"),
+        Column(Ddl.REASON, "STRING", "the rule that skipped it, or why no target can run it"),
         Column(Ddl.BEFORE, "STRING", "JSON: definitions of the tables touched, before"),
         Column(Ddl.AFTER, "STRING", "JSON: definitions of the tables touched, after"),
     ),
@@ -227,21 +229,21 @@ CHANGE = LakeTable(
         Column(Change.OP, "STRING", "delete, replace or insert"),
         Column(Change.BEFORE, _MAP, "image before the segment (delete)"),
         Column(Change.AFTER, _MAP, "final image (replace, insert)"),
-        Column(Change.COPIES, "BIGINT", "rows meant: more than 1 only for keyless tables"),
+        Column(Change.COPIES, "BIGINT", "number of equal rows: more than 1 only for keyless tables"),
         Column(Change.FIRST_COMMIT_TS, "BIGINT", "first change of the key in the segment"),
         Column(Change.LAST_COMMIT_TS, "BIGINT", "last change of the key in the segment"),
-        Column(Change.MUTATIONS, "BIGINT", "row changes reduced into this one"),
+        Column(Change.MUTATIONS, "BIGINT", "number of row changes reduced to this one"),
     ),
     partitioned_by=(Change.WINDOW,),
     kept_days=WORKING_DAYS,
     engine=_BOTH,
-    # A window is found by its folder.
+    # A window's rows are found by their folder (partition).
     indexed=(Change.SEGMENT,),
 )
 
 STATEMENT = LakeTable(
     "statement",
-    "One batch of SQL, or one DDL: what finalize executes and nothing else",
+    "One batch of SQL, or one DDL: exactly what finalize executes",
     (
         _WINDOW,
         _SEGMENT,
@@ -255,34 +257,34 @@ STATEMENT = LakeTable(
             "ddl, replaced, injected, delete, replace, upsert, insert, ordered, keep or restore",
         ),
         Column(Statement.SQL, "ARRAY<STRING>", "statements of the batch, in order"),
-        Column(Statement.EXPECT, "ARRAY<BIGINT>", "affected rows each must report; -1 = not checked"),
+        Column(Statement.EXPECT, "ARRAY<BIGINT>", "affected rows that each statement must report; -1 = not checked"),
         Column(Statement.VERIFY_SQL, "STRING", "query that counts the keys of the batch after phase 2"),
-        Column(Statement.VERIFY_ROWS, "BIGINT", "count it must return"),
+        Column(Statement.VERIFY_ROWS, "BIGINT", "the count that verify_sql must return"),
         Column(Statement.ROWS, "BIGINT", "rows of the batch"),
         Column(Statement.DIGEST, "STRING", "SHA-256 of the statements"),
         Column(Statement.ROUND, "INT", "mode ordered: rounds of a segment run one after the other"),
         Column(Statement.QUEUE, "INT", "mode ordered: batches of a queue in a round run one after the other"),
         Column(
-            Statement.WHOLE_TS, "BIGINT", "mode ordered: transactions up to it are whole before the round; 0 = none"
+            Statement.WHOLE_TS, "BIGINT", "mode ordered: transactions up to it are complete before the round; 0 = none"
         ),
     ),
     partitioned_by=(Statement.WINDOW,),
     kept_days=WORKING_DAYS,
     engine=_BOTH,
-    # A window is found by its folder.
+    # A window's rows are found by their folder (partition).
     indexed=(Statement.SEGMENT,),
 )
 
 
 MESSAGE = LakeTable(
     "feed",
-    "One message of a feed as it is published, without what only the publisher knows (ids of schemas)",
+    "One message of a feed as it is published, except for schema ids, which only the publisher knows",
     (
         Column(Message.WINDOW, "STRING", "lo-hi of the window, both commit_ts in decimal, lo exclusive"),
         Column(Message.COMMIT_TS, "BIGINT", "TSO of the commit: physical ms << 18 | logical"),
         Column(Message.START_TS, "BIGINT", "TSO of the begin"),
         Column(Message.SEQ, "INT", "order of the row change within its transaction"),
-        Column(Message.PART, "INT", "0 the deletion of a key that a change moved the row from, else 1"),
+        Column(Message.PART, "INT", "0 for the deletion of the key from which a change moved the row, else 1"),
         _DB,
         _TABLE,
         Column(Message.OP, "STRING", "c insert, u update, d delete; ddl, watermark, transaction"),
@@ -290,27 +292,27 @@ MESSAGE = LakeTable(
         Column(
             Message.HASH,
             "BIGINT",
-            "number that chooses the partition: modulo how many the topic has; NULL: it goes to all",
+            "number that chooses the partition, modulo the topic's partitions; NULL: goes to all partitions",
         ),
         Column(
             Message.KEY_SCHEMA,
             "STRING",
-            "fingerprint of the key's schema; its text is in the window's manifest; NULL: it has none",
+            "fingerprint of the key's schema, whose text is in the window's manifest; NULL: no key schema",
         ),
         Column(Message.VALUE_SCHEMA, "STRING", "fingerprint of the value's schema"),
-        Column(Message.KEY, "BINARY", "body of the key; NULL: it has none"),
+        Column(Message.KEY, "BINARY", "body of the key; NULL: no key"),
         Column(Message.VALUE, "BINARY", "body of the value; NULL for a tombstone"),
     ),
     partitioned_by=(Message.WINDOW,),
     kept_days=WORKING_DAYS,
     engine=_BOTH,
-    # A window is found by its folder.
+    # A window's rows are found by their folder (partition).
     indexed=(Message.COMMIT_TS,),
 )
 
 
 def message_table(feed: str) -> LakeTable:
-    """The table of one feed, so that no feed waits for another's commit."""
+    """The table of one feed: each feed has its own, so that no feed waits for another's commit."""
     return replace(MESSAGE, name=f"{MESSAGE.name}/{feed}")
 
 
@@ -323,7 +325,7 @@ _SOURCE_TABLE = Column(SchemaChange.TABLE, "STRING", "table at the source")
 
 WINDOW = _control(
     "window",
-    "One event of a window: a stage came to its end; the sealed manifests",
+    "One event of a window, such as the end of a stage; also has the sealed manifests",
     Column(Window.LO, "BIGINT", "commit_ts after which the window starts"),
     Column(Window.HI, "BIGINT", "last commit_ts of the window"),
     Column(
@@ -333,7 +335,7 @@ WINDOW = _control(
         " forget, release, skip, backfill, rollback, emit, feed, verify, repair, aside, verify-ddl, validation,"
         " lock, failure",
     ),
-    Column(Window.SINK, "STRING", "sql, mirror, feed.NAME; empty for what all sinks share"),
+    Column(Window.SINK, "STRING", "sql, mirror, feed.NAME; empty for stages that all sinks share"),
     Column(
         Window.STATE,
         "STRING",
@@ -341,20 +343,20 @@ WINDOW = _control(
     ),
     Column(Window.ROWS, "BIGINT", "transactions (land), row changes (merge), rows of the stage"),
     Column(Window.SECONDS, "DOUBLE", "time the stage took"),
-    Column(Window.RUN_ID, "STRING", "run of the DAG or the command that did it"),
+    Column(Window.RUN_ID, "STRING", "run of the DAG, or of the command, that recorded it"),
     Column(Window.AT_MS, "BIGINT", "Unix ms of the record"),
-    Column(Window.BLOCKED_BY, "STRING", "pumps that held the plan back, by comma"),
-    Column(Window.DETAIL, "STRING", "JSON: what else the stage reports to people"),
-    Column(Window.MANIFEST, "STRING", "JSON sealed by land, merge, compact and convert for the stages after them"),
+    Column(Window.BLOCKED_BY, "STRING", "pumps that blocked the plan, comma-separated"),
+    Column(Window.DETAIL, "STRING", "JSON: further information of the stage for people"),
+    Column(Window.MANIFEST, "STRING", "JSON sealed by land, merge, compact and convert for later stages"),
     partitioned_by=(Window.STAGE,),
 )
 
 PUMP_MEMBER = _control(
     "pump_member",
-    "One pump ever seen, as the last landed window knew it",
+    "One pump that was ever seen, as the last landed window recorded it",
     Column(PumpMember.NODE_ID, "STRING", "node id of the pump"),
     Column(PumpMember.STORE_UUID, "STRING", "identity of its data directory; empty for an original pump"),
-    Column(PumpMember.STATE, "STRING", "state in the registry; forgotten = given up by a person"),
+    Column(PumpMember.STATE, "STRING", "state in the registry; forgotten = given up by an operator"),
     Column(PumpMember.WATERMARK, "BIGINT", "its max_commit_ts"),
     Column(PumpMember.LANDED_TS, "BIGINT", "commit_ts up to which its binlogs are in the lake"),
     Column(PumpMember.AT_MS, "BIGINT", "Unix ms of the record"),
@@ -363,8 +365,8 @@ PUMP_MEMBER = _control(
 SCHEMA_CHANGE = _control(
     "schema_change",
     "One DDL job of the source",
-    Column(SchemaChange.SCHEMA_VERSION, "BIGINT", "schema version that the job made"),
-    Column(SchemaChange.COMMIT_TS, "BIGINT", "TSO of its binlog, else of its end"),
+    Column(SchemaChange.SCHEMA_VERSION, "BIGINT", "schema version after the job"),
+    Column(SchemaChange.COMMIT_TS, "BIGINT", "TSO of its binlog, else of the end of the job"),
     Column(SchemaChange.JOB_ID, "BIGINT", "DDL job id"),
     Column(SchemaChange.ACTION, "INT", "TiDB action type"),
     Column(SchemaChange.KIND, "STRING", "the action in words"),
@@ -377,7 +379,7 @@ SCHEMA_CHANGE = _control(
 
 SCHEMA_SNAPSHOT = _control(
     "schema_snapshot",
-    "One object of a whole schema state, so that no reader folds all jobs",
+    "One object of a complete schema state, so that no reader must fold all jobs",
     Column(SchemaSnapshot.TS, "BIGINT", "commit_ts of the state"),
     Column(SchemaSnapshot.KIND, "STRING", "state, schema or table"),
     Column(SchemaSnapshot.OBJECT_ID, "BIGINT", "id at the source"),
@@ -386,17 +388,17 @@ SCHEMA_SNAPSHOT = _control(
 
 BASE_CHUNK = _control(
     "base_chunk",
-    "A range of a table that the full load of a TiDB source has read: its rows are in files of `binlog`",
+    "A range of a table that the full load of a TiDB source has read; its rows are in files of `binlog`",
     Column(BaseChunk.TABLE_ID, "BIGINT", "table id at the source"),
     _SOURCE_DB,
     _SOURCE_TABLE,
-    Column(BaseChunk.LOW, "STRING", "literal of the key after which the range begins; empty for the first"),
-    Column(BaseChunk.HIGH, "STRING", "literal of its last key; empty for the last range"),
-    Column(BaseChunk.FIRST_TS, "BIGINT", "least commit_ts that its transactions may have"),
-    Column(BaseChunk.LAST_TS, "BIGINT", "greatest commit_ts that they may have"),
+    Column(BaseChunk.LOW, "STRING", "literal of the key after which the range begins; empty for the first range"),
+    Column(BaseChunk.HIGH, "STRING", "literal of the range's last key; empty for the last range"),
+    Column(BaseChunk.FIRST_TS, "BIGINT", "lowest commit_ts that its transactions may have"),
+    Column(BaseChunk.LAST_TS, "BIGINT", "highest commit_ts that its transactions may have"),
     Column(BaseChunk.ROWS, "BIGINT", "rows of the range"),
-    Column(BaseChunk.TRANSACTIONS, "BIGINT", "transactions that carry them"),
-    Column(BaseChunk.BYTES, "BIGINT", "bytes of their payloads"),
+    Column(BaseChunk.TRANSACTIONS, "BIGINT", "number of transactions with these rows"),
+    Column(BaseChunk.BYTES, "BIGINT", "bytes of the transactions' payloads"),
     Column(BaseChunk.FOLD, "STRING", "JSON: summary of the hashes of its rows in `binlog`, for the window's digest"),
     Column(BaseChunk.PARTS, "STRING", "JSON: the files"),
     Column(BaseChunk.AT_MS, "BIGINT", "Unix ms of the record"),
@@ -406,33 +408,33 @@ _VERSION_COLUMNS = (
     _SOURCE_DB,
     _SOURCE_TABLE,
     Column(MirrorVersion.DELTA_VERSION, "BIGINT", "Delta version of the mirror"),
-    Column(MirrorVersion.LO, "BIGINT", "commit_ts after which its changes start"),
-    Column(MirrorVersion.HI, "BIGINT", "commit_ts whose state it is, until the next row of the table"),
+    Column(MirrorVersion.LO, "BIGINT", "commit_ts after which the version's changes start"),
+    Column(MirrorVersion.HI, "BIGINT", "commit_ts whose state the version has, until the next row of the table"),
     Column(MirrorVersion.DROPPED, "BOOLEAN", "the table does not exist from hi on"),
     Column(MirrorVersion.INEXACT, "STRING", "why it may differ from the source; empty = exact"),
 )
 
 MIRROR_VERSION = _control(
-    "mirror_version", "Which Delta version of a mirror is the state at which commit_ts", *_VERSION_COLUMNS
+    "mirror_version", "Which Delta version of a mirror has the state at which commit_ts", *_VERSION_COLUMNS
 )
 
 MIRROR_HEAD = _control(
     "mirror_head",
-    "The newest row of mirror_version of each table as it was at `upto`: a short cut, derived",
+    "The newest row of mirror_version of each table as of `upto`: derived, to speed up reads",
     *_VERSION_COLUMNS,
     Column(MirrorHead.UPTO, "BIGINT", "commit_ts; newer rows are in mirror_version only"),
 )
 
 VERIFY = _control(
     "verify",
-    "A chunk of a table that an unfinished `binlake verify` found equal: its next run does not read it again",
+    "A chunk of a table that an unfinished `binlake verify` found equal; the next run does not read it again",
     Column(Verify.COMMIT_TS, "BIGINT", "checkpoint of the target at which it was compared"),
     Column(Verify.AGAINST, "STRING", "lake or source"),
     Column(Verify.DB, "STRING", "database at the target"),
     Column(Verify.TABLE, "STRING", "table at the target"),
-    Column(Verify.CHUNK, "BIGINT", "number of the chunk; -1 = the row that has the cuts"),
+    Column(Verify.CHUNK, "BIGINT", "number of the chunk; -1 = the row with the chunk bounds"),
     Column(Verify.ROWS, "BIGINT", "rows of the chunk"),
-    Column(Verify.CUTS, "STRING", "JSON: how the table is cut; empty for a chunk"),
+    Column(Verify.CUTS, "STRING", "JSON: how the table is split into chunks; empty for a chunk"),
     Column(Verify.AT_MS, "BIGINT", "Unix ms of the record"),
 )
 
@@ -447,14 +449,14 @@ VALIDATION = _control(
     Column(Validation.KEY, "STRING", "JSON array of the key of the target"),
     Column(Validation.KIND, "STRING", "missing, extra or different"),
     Column(Validation.DIFFERING, "ARRAY<STRING>", "columns that differ"),
-    Column(Validation.EXPECTED, "STRING", "JSON: the row as it must be; empty: there must be none, or it is pending"),
-    Column(Validation.FOUND, "STRING", "JSON: the row that the target had; empty: none, or it is pending"),
+    Column(Validation.EXPECTED, "STRING", "JSON: the row as it must be; empty: it must not exist, or it is pending"),
+    Column(Validation.FOUND, "STRING", "JSON: the row that the target had; empty: it had none, or it is pending"),
     Column(Validation.WINDOW, "STRING", "lo-hi of the window after which it was found"),
-    Column(Validation.SINCE, "BIGINT", "commit_ts after which the lake has the last change of the row"),
-    Column(Validation.TIMES, "BIGINT", "runs that saw it"),
-    Column(Validation.FIRST_MS, "BIGINT", "Unix ms of the first of them"),
-    Column(Validation.LAST_MS, "BIGINT", "Unix ms of the last of them"),
-    Column(Validation.PROOF, "STRING", "JSON: what is known of a pending row; empty for an error"),
+    Column(Validation.SINCE, "BIGINT", "commit_ts after which the lake has the row's last change"),
+    Column(Validation.TIMES, "BIGINT", "number of runs that saw it"),
+    Column(Validation.FIRST_MS, "BIGINT", "Unix ms of the first such run"),
+    Column(Validation.LAST_MS, "BIGINT", "Unix ms of the last such run"),
+    Column(Validation.PROOF, "STRING", "JSON: what is known about a pending row; empty for an error"),
 )
 
 SPARK_TABLES = (BINLOG, MUTATION, DDL, CHANGE, STATEMENT)

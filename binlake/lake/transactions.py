@@ -1,4 +1,4 @@
-"""One transaction in the lake: its row changes in order, its DDL, and which run of which stage processed it."""
+"""Finds one transaction in the lake: its row changes in order, its DDL, and the runs of stages that processed it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HEAD = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.KIND, Binlog.SCHEMA_VERSION, 
 
 @dataclass(frozen=True)
 class Passage:
-    """A stage processed the window (lo, hi]: `sink` as in the table `window`, `run_id`, `at_ms` in Unix ms."""
+    """A run of a stage that processed the window (lo, hi]. `sink` as in the table `window`; `at_ms`: Unix ms."""
 
     stage: str
     sink: str
@@ -52,12 +52,12 @@ class Passage:
 
     @property
     def task(self) -> str:
-        """The name of its task: each feed has its own."""
+        """The name of the stage's task; each feed has its own task."""
         return task_name(self.stage, self.sink)
 
 
 class Passages:
-    """Which runs processed which commit_ts, by the events of their windows."""
+    """Finds the runs that processed a commit_ts, from the events of their windows."""
 
     def __init__(self, events: Iterable[EventRow]) -> None:
         self._windows: dict[str, list[Passage]] = {}
@@ -71,7 +71,7 @@ class Passages:
             passages.sort(key=lambda passage: passage.hi)
 
     def of(self, commit_ts: int) -> list[Passage]:
-        """The first passage of each stage that processed it, in order of time."""
+        """The first passage of each stage that processed `commit_ts`, in order of time."""
         passages_of_stages = (_find_covering(passages, commit_ts) for passages in self._windows.values())
         return sorted(
             (passage for passage in passages_of_stages if passage is not None), key=lambda passage: passage.at_ms
@@ -81,15 +81,15 @@ class Passages:
 def _find_covering(passages: Sequence[Passage], commit_ts: int) -> Passage | None:
     start = bisect.bisect_left(passages, commit_ts, key=lambda passage: passage.hi)
     candidates = itertools.takewhile(lambda passage: passage.lo < commit_ts, passages[start:])
-    # A rerun derives the same rows again: the first run counts.
+    # A rerun derives the same rows again, so return the first run.
     return min(candidates, key=lambda passage: passage.at_ms, default=None)
 
 
 @dataclass(frozen=True)
 class Transaction:
-    """A landed transaction or DDL (`kind` dml or ddl), pulled from `pumps`; `bytes` of its binlog.
+    """A landed transaction or DDL (`kind` dml or ddl), pulled from `pumps`. `bytes`: size of its binlog.
 
-    `changes` are the requested ones, of `total`.
+    `changes`: the requested ones of `total`.
     """
 
     commit_ts: int
@@ -105,7 +105,7 @@ class Transaction:
 
     @property
     def remark(self) -> str:
-        """Why there are no changes, if there are none."""
+        """Why the transaction has no changes, if it has none."""
         if self.total or self.ddls:
             return ""
         stages = {passage.stage for passage in self.passages}
@@ -114,7 +114,7 @@ class Transaction:
         return (
             "the filters drop all of its row changes"
             if "merge" in stages
-            else "its window is landed and not merged yet"
+            else "its window is landed but not merged yet"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,9 +144,9 @@ def find_transaction(
     count: int | None = None,
     budget: Budget | None = None,
 ) -> Transaction | None:
-    """The transaction with commit_ts or start_ts `ts` among those landed in `landed` = (lo, hi].
+    """The transaction with commit_ts or start_ts `ts` among those in the landed range `landed` = (lo, hi].
 
-    With `count` changes (None: all) from number `first` (from 0) on. Raises OutOfTime when `budget` is spent.
+    It has `count` changes (None: all), starting at index `first`. Raises OutOfTime when `budget` runs out.
     """
     parts = _binlogs(paths, ts, landed, budget)
     if not parts:
@@ -174,14 +174,14 @@ def _binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget 
     table = DeltaTable(paths.table(BINLOG.name))
     data = open_dataset(table)
     within = (ds.field(Binlog.COMMIT_TS) > landed[0]) & (ds.field(Binlog.COMMIT_TS) <= landed[1])
-    # In a damaged lake ts may be the commit of one and the start of another: the commit counts.
+    # In a damaged lake, ts may be one transaction's commit_ts and another's start_ts: the commit_ts has precedence.
     rows = _read_identities(data, data.get_fragments(filter=_at_commit_ts(ts)), _at_commit_ts(ts) & within)
     if not rows:
-        # A commit is never older than its start, and usually soon after it: the search goes upwards from there.
+        # A commit never precedes its start and usually follows soon: search upwards from the start.
         started = (ds.field(Binlog.COMMIT_DATE) >= commit_day(ts)) & (ds.field(Binlog.START_TS) == ts) & within
         for number, file in enumerate(_sort_by_age(table, data, started)):
             if number and budget is not None and budget.spent:
-                hint = "ask for it by its commit_ts, or use `binlake audit transaction`, which has no limit"
+                hint = "search by its commit_ts, or use `binlake audit transaction`, which has no time limit"
                 raise OutOfTime(
                     "the search took too long and found no transaction with this start_ts", where={"ts": ts}, hint=hint
                 )
@@ -193,7 +193,7 @@ def _binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget 
     first = rows[0]
     condition = _at_commit_ts(first[Binlog.COMMIT_TS]) & (ds.field(Binlog.START_TS) == first[Binlog.START_TS])
     columns = {name: ds.field(name) for name in _HEAD}
-    # Only the length of the payload is returned, read from row groups with the transaction.
+    # Only the payload's length is returned, read from row groups that have the transaction.
     columns["bytes"] = pc.binary_length(ds.field(Binlog.PAYLOAD))
     parts: list[Mapping[str, Any]] = data.to_table(columns=columns, filter=condition).to_pylist()
     return parts
@@ -212,7 +212,7 @@ def _read_identities(data: ds.Dataset, files: Iterable[ds.Fragment], where: ds.E
 
 
 def _sort_by_age(table: DeltaTable, data: ds.Dataset, where: ds.Expression) -> list[ds.Fragment]:
-    """The files with possible matches, by their least commit_ts."""
+    """The files that may have matches, sorted by their lowest commit_ts."""
     adds = pa.table(table.get_add_actions(flatten=True))
     least = (
         dict(zip(adds["path"].to_pylist(), adds[f"min.{Binlog.COMMIT_TS}"].to_pylist(), strict=True))

@@ -1,6 +1,6 @@
-"""The table `window`: one event per finished stage of a window; the sealed manifests are stored only here.
+"""The table `window`: one event per finished stage of a window. The sealed manifests are stored only there.
 
-A window is landed when its `land` event exists. Landed windows tile: the hi of one is the lo of the next.
+A window has landed when its `land` event exists. Landed windows tile: the hi of one is the lo of the next.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _WITHOUT_MANIFEST = tuple(name for name in WINDOW.column_names() if name != Wind
 
 @dataclass(frozen=True)
 class WindowEvent(OfWindow):
-    """One stage of one window ended: `state` done, already, blocked, waiting, skipped; `rows`; `seconds`.
+    """The end of one stage of one window, with `state` done, already, blocked, waiting or skipped.
 
-    Two states are markers: `started` before the first write of a sink, `ready` for the first plan that is not blocked.
+    Two states are marks: `started` before the first write of a sink, `ready` for the first plan that is not blocked.
     """
 
     stage: str
@@ -49,18 +49,18 @@ class WindowEvent(OfWindow):
 
 
 class WindowLog:
-    """Reads and extends the table `window` of one lake. A read costs by its result, not by the history."""
+    """Reads and extends the table `window` of one lake. A read's cost depends on its result, not on the history."""
 
     def __init__(self, paths: LakePaths) -> None:
         self.paths = paths
         self._table = ControlTable(paths.table(WINDOW.name), WINDOW)
 
     def exists(self) -> bool:
-        """True when anything of this lake was ever recorded."""
+        """True when anything was ever recorded in this lake."""
         return self._table.exists()
 
     def record(self, event: WindowEvent) -> None:
-        """Append one event; durable when it returns."""
+        """Append one event. Durable when this returns."""
         detail = json.dumps(dict(event.detail), sort_keys=True, default=str)
         self._table.append([{**vars(event), Window.DETAIL: detail, Window.AT_MS: time.time_ns() // 1_000_000}])
 
@@ -74,10 +74,10 @@ class WindowLog:
         *,
         sealed: bool = False,
     ) -> list[EventRow]:
-        """Events in order of time, of one run, stage or state or of all; the last `limit` of them.
+        """The last `limit` events (None: all) of one run, stage and state, each if set, in order of time.
 
-        `within` = (lo, hi): those of windows that overlap this range of commit_ts. Without it the whole log is read.
-        `sealed`: with their manifests.
+        `within` = (lo, hi): only of windows that overlap this range of commit_ts. Without it the whole log is read.
+        `sealed`: include the manifests.
         """
         conditions = {Window.RUN_ID: run_id, Window.STAGE: stage, Window.STATE: state}
         terms = [ds.field(name) == value for name, value in conditions.items() if value is not None]
@@ -86,7 +86,7 @@ class WindowLog:
         return self._events(where, limit, sealed=sealed)
 
     def events_at(self, moments: Iterable[int], stages: Sequence[str] | None = None) -> list[EventRow]:
-        """As `events`, for windows that contain one of these commit_ts; only of `stages`, if set."""
+        """As `events`, for windows that contain one of these commit_ts, and only of `stages` if set."""
         terms = [(ds.field(Window.LO) < ts) & (ds.field(Window.HI) >= ts) for ts in sorted(set(moments))]
         if not terms:
             return []
@@ -103,14 +103,14 @@ class WindowLog:
         return self._newest(Window.HI, count, where if upto is None else where & (ds.field(Window.HI) <= upto))
 
     def last_event(self, stages: Sequence[str]) -> EventRow | None:
-        """The event of `stages` that was recorded last, whatever its state."""
+        """The last recorded event of `stages`, whatever its state."""
         events = self.last_events(stages, 1)
         return events[0] if events else None
 
     def last_events(
         self, stages: Sequence[str], count: int, states: Sequence[str] | None = None, *, sink: str | None = None
     ) -> list[EventRow]:
-        """The `count` last recorded events of `stages` in one of `states` (None: any), the last first."""
+        """The `count` last recorded events of `stages` in one of `states` (None: any), newest first."""
         return self._newest(Window.AT_MS, count, _where_sink(_where_stages(stages, states), sink))
 
     def landed(self, within: tuple[int, int] | None = None) -> list[tuple[int, int]]:
@@ -134,14 +134,14 @@ class WindowLog:
         if last is None:
             return None
         if first is None or not self.landed((first, first + 1)):
-            # A lake from before the event `start` existed.
+            # This lake was created before the event `start` existed.
             first = self.landed()[0][0]
         return first, last
 
     def list_unmerged(self, until: int) -> list[WindowManifest]:
-        """The landed windows that end at or below `until` and were never merged, ascending.
+        """The landed windows that end at or below `until` and are not merged yet, ascending.
 
-        Merge goes from the oldest to the newest and records each, so all up to its greatest hi are merged.
+        Merge processes windows in order and records each, so all windows up to its greatest hi are merged.
         """
         start = self.greatest_hi("merge")
         if start is None:
@@ -155,17 +155,17 @@ class WindowLog:
         return self.greatest_hi("land")
 
     def greatest_hi(self, stage: str, sink: str | None = None, *, since_ms: int = 0) -> int | None:
-        """The greatest hi that `stage` (of `sink`) ended with the state done; None when it never did.
+        """The greatest hi of a window for which `stage` (of `sink`) is done, or None.
 
-        `since_ms`: events recorded until then (Unix ms) do not count.
+        `since_ms`: only events recorded later than this (Unix ms) count.
         """
         where = _where_sink(_where_done(stage), sink)
         return self._table.greatest(Window.HI, where & (ds.field(Window.AT_MS) > since_ms) if since_ms else where)
 
     def silent_since(self) -> int | None:
-        """The hi of the last landed window that had a transaction, of the first one when none had; None for no window.
+        """The hi of the last landed window with a transaction, or of the first window if none had one.
 
-        Not the start of the lake: what was before the first landing was not observed.
+        None without a landed window. It is not the lake's start: the time before the first landing was not observed.
         """
         last = self._table.greatest(Window.HI, _where_done("land") & (ds.field(Window.ROWS) > 0))
         if last is not None:
@@ -174,18 +174,18 @@ class WindowLog:
         return None if landed is None else self.landed((landed[0], landed[0] + 1))[0][1]
 
     def start_ts(self) -> int | None:
-        """Where this lake starts, exclusive, fixed by the first plan; None before it."""
+        """The commit_ts after which this lake starts, fixed by the first plan; None before that."""
         rows = self._table.rows((Window.LO,), ds.field(Window.STAGE) == "start")
         return min((row[Window.LO] for row in rows), default=None)
 
     def start_option(self) -> str | None:
-        """`initial-commit-ts` as it was when the lake began; None before that, or where it was not written down."""
+        """`initial-commit-ts` as it was when the lake began; None before that, or if it was not recorded."""
         rows = self._table.rows((Window.DETAIL,), ds.field(Window.STAGE) == "start")
         options = (json.loads(row[Window.DETAIL] or "{}").get("initial_commit_ts") for row in rows)
         return next((text for text in options if text is not None), None)
 
     def manifest(self, lo: int, hi: int) -> WindowManifest | None:
-        """The sealed manifest of the window (lo, hi]; None when it is not landed."""
+        """The sealed manifest of the window (lo, hi]; None if it has not landed."""
         texts = self._manifests("land", lo, hi)
         return WindowManifest.from_json(texts[0]) if texts else None
 
@@ -203,11 +203,11 @@ class WindowLog:
         return WindowManifest.from_json(texts[0][Window.MANIFEST])
 
     def apply_manifests(self, lo: int, hi: int) -> list[ApplyManifest]:
-        """The apply manifests written for (lo, hi], the newest last; several when the target or its options changed."""
+        """The apply manifests of (lo, hi], newest last. There are several if the target or its options changed."""
         return [ApplyManifest.from_json(text) for text in self._manifests("convert", lo, hi)]
 
     def sealed_windows(self, hi: int) -> list[tuple[int, int]]:
-        """Windows that the SQL sink sealed and that cover the landed window ending at `hi`, the newest first."""
+        """The SQL sink's sealed windows that cover the landed window ending at `hi`, newest first."""
         where = _where_done("convert") & (ds.field(Window.LO) < hi) & (ds.field(Window.HI) >= hi)
         rows = sorted(self._table.rows((Window.LO, Window.HI, Window.AT_MS), where), key=lambda row: -row[Window.AT_MS])
         return [(row[Window.LO], row[Window.HI]) for row in rows]

@@ -1,6 +1,6 @@
-"""Typed Delta replicas of the source's tables: types, one replica's operations, and the order they are applied in.
+"""Typed Delta replicas of the source's tables: types, one replica's operations, and the order in which they run.
 
-Everything here works through delta-rs on one table at a time, so it runs in any Python process (in Spark's workers).
+All code here uses delta-rs on one table at a time, so it runs in any Python process, such as Spark's workers.
 """
 
 from binlake.mirror.apply import Applied, apply_component

@@ -1,7 +1,7 @@
-"""Applies one component's window to its mirrors: segment by segment, its DDL first, then its net row changes.
+"""Applies one component's window to its mirrors, segment by segment: first the DDL, then the net row changes.
 
-Rules: hazards R-32 (positions never go back), R-33 (each DDL and each window end gets a row in `mirror_version`).
-A table is complete up to the position in its own Delta log, so a rerun after any crash does what is left, once.
+Rules: hazards R-32 (positions never decrease), R-33 (each DDL and each window end gets a row in `mirror_version`). A
+table is complete up to the position in its Delta log, so a rerun after a crash applies the rest exactly once.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from binlake.rows.schema import TableDef
 from binlake.window.definitions import SegmentTable
 
 CHUNK_BYTES = 64 << 20
-"""Arrow bytes of keyed net changes that one MERGE takes; keyless ones go in a single commit."""
+"""Arrow bytes of keyed net changes per MERGE. Keyless changes are applied in a single commit."""
 
-_PARTITIONS = "partitions were dropped, emptied or exchanged, which logs no row changes"
-_UNCONVERTED = "a change of a column's type converted values in a way that is not known here"
-_UNKNOWN = "recovered at the source with rows that this lake never saw"
+_PARTITIONS = "partitions were dropped, emptied or exchanged, for which no row changes are logged"
+_UNCONVERTED = "a change of a column's type converted values in a way that Binlake cannot reproduce"
+_UNKNOWN = "recovered at the source with rows that this lake never received"
 
 
 @dataclass
 class Applied:
-    """What was done: a version row for each DDL and each table touched, rows merged, values kept as text."""
+    """The result: a version row per DDL and touched table, the rows merged, and the values stored as text (unfit)."""
 
     versions: list[MirrorVersion] = field(default_factory=list)
     rows: int = 0
@@ -86,7 +86,7 @@ class _Run:
         self._done.versions.append(row)
 
     def _known(self, name: Name, state: Mapping[Name, MirrorVersion] | None = None) -> MirrorVersion:
-        """What is known of a table. One that no window touched nor made was there before: rows of it are not known."""
+        """The known state of a table. A table that no window touched is older than the lake: its rows are unknown."""
         lo = self._plan.segments.lo
         known = self._state if state is None else state
         return known.get(name) or MirrorVersion(*name, -1, lo, lo, inexact=IN_PART)
@@ -125,7 +125,7 @@ class _Run:
         self._mark(name, inexact=IN_PART)
 
     def _recover(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
-        # A dropped table keeps its rows in its mirror; its name must not have been used since.
+        # The mirror of a dropped table still has its rows, unless the name was used again.
         state = self._state.get(name)
         kept = state is not None and state.dropped and self._replica(name).exists()
         if not kept and behind:
@@ -162,7 +162,7 @@ class _Run:
         self._record_conversions(reshaper, name)
 
     def _record_lost_conversions(self, reshaper: Reshaper, name: Name, at: int) -> None:
-        """What a run that died behind the rewriting found, but did not write down."""
+        """Record the findings of a run that died between rewriting the mirror and recording them."""
         former = self._replica(name).version_at(at - 1) if reshaper.converts() else None
         if former is not None:
             for _ in reshaper.batches(iter(self._replica(name).batches(former))):
@@ -179,7 +179,7 @@ class _Run:
             return
         old = (effect.source.db, effect.source.name)
         source = self._replica(old)
-        # A swap of names has marked the other one by now.
+        # In a swap of names, the other table is marked already, so use the state before the DDL.
         self._mark(name, inexact=self._known(old, self._before_ddl).inexact)
         version = source.version_at(at - 1)
         if not behind:
@@ -192,7 +192,7 @@ class _Run:
         self._record_conversions(reshaper, name)
 
     def _drop(self, _effect: Effect, name: Name, _at: int, _behind: bool) -> None:
-        # Why it was inexact is kept: it may be recovered with its rows.
+        # Keep the reason why it is inexact: it may be recovered with its rows.
         self._mark(name, dropped=True, inexact=self._known(name).inexact)
 
     def _inexact(self, _effect: Effect, name: Name, _at: int, _behind: bool) -> None:
@@ -217,7 +217,7 @@ class _Run:
             self._done.rows += net.num_rows
 
     def _only_ddl(self, replica: Replica, segment: int, end: int) -> bool:
-        """True when the position is that of the segment's own DDL, and its rows, which ran ahead, are still to come."""
+        """True when the position is that of the segment's DDL, but rows that precede it are not applied yet."""
         ddl = self._plan.ddls[segment - 1] if segment else None
         if ddl is None or ddl.since >= ddl.commit_ts or replica.position() != end or ddl.commit_ts != end:
             return False
@@ -225,7 +225,7 @@ class _Run:
 
 
 def _slices(net: Iterable[pa.RecordBatch]) -> Iterator[tuple[SegmentTable, pa.Table]]:
-    """The runs of rows of one table and segment in each batch."""
+    """Split each batch into runs of rows of one table and segment."""
     for batch in net:
         places = zip(
             *(batch.column(name).to_pylist() for name in (Change.SEGMENT, Change.DB, Change.TABLE)), strict=True
@@ -238,13 +238,13 @@ def _slices(net: Iterable[pa.RecordBatch]) -> Iterator[tuple[SegmentTable, pa.Ta
 
 
 def _chunks(slices: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
-    """Tables of about CHUNK_BYTES and whether each is the last."""
-    held: list[pa.Table] = []
+    """Join slices to tables of about CHUNK_BYTES; the flag says whether it is the last one."""
+    pending: list[pa.Table] = []
     size = 0
     for piece in slices:
         if size >= CHUNK_BYTES:
-            yield pa.concat_tables(held), False
-            held, size = [], 0
-        held.append(piece)
+            yield pa.concat_tables(pending), False
+            pending, size = [], 0
+        pending.append(piece)
         size += piece.nbytes
-    yield pa.concat_tables(held), True
+    yield pa.concat_tables(pending), True

@@ -1,6 +1,6 @@
-"""How a window is split among mirrors: tables that a DDL links form one component, applied in order by one task.
+"""Splits a window among mirrors: tables linked by a DDL form one component, which one task applies in order.
 
-A component has its own segments (only its own DDL cut it), so a DDL elsewhere costs a table no extra commit (R-58).
+A component has its own segments, cut only by its own DDL, so a DDL elsewhere causes no extra commit (R-58).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from binlake.rows.schema.names import fold_pair
 from binlake.window.definitions import FILTERED, Cell, LandedDdl, Segments, SegmentTable, WindowDefinitions, cell_of
 
 Name = tuple[str, str]
-"""(db, table) as written."""
+"""(db, table) as spelled."""
 
 
 @dataclass(frozen=True)
 class ComponentPlan:
-    """One component: its DDL (the k-th opens segment k), definitions by place, what is known before."""
+    """One component: its DDL (the k-th opens segment k), definitions by segment and table, known versions before."""
 
     number: int
     segments: Segments
@@ -30,7 +30,7 @@ class ComponentPlan:
 
 @dataclass(frozen=True)
 class MirrorPlan:
-    """All components of a window; `component` gives the number of each table, names in lower case."""
+    """All components of a window. `component`: the component's number by table name in lower case."""
 
     components: tuple[ComponentPlan, ...]
     component: Mapping[Name, int]
@@ -45,7 +45,7 @@ def plan_mirrors(
     touched: Iterable[Name],
     known: Mapping[Name, MirrorVersion],
 ) -> MirrorPlan:
-    """The plan for (lo, hi]: `touched` tables have row changes; DDL that a filter left out are passed over."""
+    """The plan for (lo, hi]. `touched`: the tables with row changes. DDL that a filter left out is ignored."""
     touched = sorted(set(touched))
     relevant = [ddl for ddl in ddls if ddl.reason != FILTERED and _names(ddl)]
     groups = _components([*([name] for name in touched), *(_names(ddl) for ddl in relevant)])
@@ -73,7 +73,7 @@ def _lower(name: Name) -> Name:
 
 
 def _cells(definitions: WindowDefinitions, segments: Segments, names: list[Name]) -> Iterable[Cell]:
-    # A table that exists in some segments only has rows in those only.
+    # A table that exists only in some segments has rows only in those.
     for segment in range(len(segments.starts) + 1):
         since, until = segments.bounds(segment)
         for name in names:

@@ -1,4 +1,4 @@
-"""What one DDL does to mirrors, derived from the definitions around it, not from its text (tidb-binlog 1.14, 5.4)."""
+"""The effects of one DDL on mirrors, derived from the definitions before and after it (tidb-binlog 1.14, 5.4)."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ LOSES_ROWS = frozenset({Action.DROP_PARTITION, Action.TRUNCATE_PARTITION, Action
 """Actions that change rows without a row change in the binlog: the mirror cannot follow them."""
 
 _BRINGS_ROWS = frozenset({Action.RENAME_TABLE, Action.RENAME_TABLES, Action.CREATE_TABLES})
-"""What makes a table that may have rows at once: from a name that is not replicated, or by a restore (BR)."""
+"""Actions after which a new table may already have rows: a rename from an unreplicated name, or a restore (BR)."""
 
 _NEW_ID = frozenset({Action.PARTITION_BY, Action.REMOVE_PARTITIONING, Action.EXCHANGE_PARTITION})
 
 
 @dataclass(frozen=True)
 class Effect:
-    """`kind` on the mirror of `table`; `source` is the definition before (alter, copy).
+    """The effect `kind` on the mirror of `table`. `source`: the definition before (alter, copy).
 
-    `adopt`: the table is new here, and rows that it has were never seen.
+    `adopt`: the table is new to the lake, which never received the rows that it has.
 
-    `renamed`: former name by new name (lower case) of columns that the DDL names so: a CHANGE that converts gives a new
-    column id too, and nothing else shows whose values it holds. Empty for one that it adds under a name that another
-    column gives up. `moment`: where and when the source converted values.
+    `renamed`: former name by new name (lower case) of columns that the DDL's text renames. A CHANGE that converts also
+    assigns a new column id, so only the text shows which column's values it has. The former name is empty for a column
+    added under a name that another column gives up. `moment`: where and when the source converted values.
     """
 
     kind: Kind
@@ -51,7 +51,7 @@ class Effect:
 
 
 def derive_effects(ddl: LandedDdl) -> list[Effect]:
-    """In the order to apply: first what writes, so that copies find their sources, then drops."""
+    """The effects in the order to apply: first those that write, so that copies find their sources, then drops."""
     before = [table for table in ddl.before.tables if table.kind == "table"]
     after = [table for table in ddl.after.tables if table.kind == "table"]
     named = {_written(table) for table in after}
@@ -67,7 +67,7 @@ def derive_effects(ddl: LandedDdl) -> list[Effect]:
 def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect]:
     same_id = next((old for old in before if old.id == table.id), None)
     same_name = next((old for old in before if _name(old) == _name(table)), None)
-    # A mirror lies under its name as written: other letters of the same name are another mirror.
+    # A mirror's folder has the name as spelled: a name in another letter case is another mirror.
     if same_id is not None and _written(same_id) != _written(table):
         return [Effect("copy", table, same_id)]
     source = same_id or (same_name if action in _NEW_ID else None)
@@ -80,7 +80,7 @@ def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect
 
 
 def _adds_computed(before: TableDef, after: TableDef) -> bool:
-    """Whether the source has computed a new column of the rows that were there (MySQL, MariaDB; TiDB refuses it)."""
+    """Whether the source computed a new column for existing rows (MySQL, MariaDB; TiDB refuses it)."""
     had = {column.id for column in before.columns}
     return any(c.id not in had and c.is_generated and c.generated_stored for c in after.columns)
 
@@ -92,15 +92,17 @@ def _effect_of_new_table(action: int) -> Kind:
 
 
 def _former_names(ddl: LandedDdl) -> tuple[dict[str, str], bool]:
-    """(former name by new name of each `CHANGE [COLUMN] former new …`, empty where a column is added under a name that
-    another gives up in the same statement; whether the text can be read)."""
+    """(former name by new name of each `CHANGE [COLUMN] former new …`, whether the text can be parsed).
+
+    The former name is empty for a column added under a name that another column gives up in the same statement.
+    """
     try:
         tokens = tokenize_restored(ddl.query) if ddl.decision != "apply" else tokenize(ddl.sql)
     except SchemaError:
         return {}, False
     clauses = clauses_of_alter(tokens)
     given_up = {*renamed_columns(clauses).values(), *dropped_columns(clauses)}
-    # Of shards whose columns are joined, the second one adds a column that is there already.
+    # If columns of shards are joined, the second shard adds a column that exists already.
     named = changed_columns(clauses) | dict.fromkeys(added_columns(clauses) & given_up, "")
     return named, ddl.decision != "refused"
 

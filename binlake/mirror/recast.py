@@ -1,7 +1,7 @@
-"""Values of a mirror after a column changed its type, as the source converted them at MODIFY COLUMN.
+"""Converts a mirror's values after a column changed its type, as the source converted them at MODIFY COLUMN.
 
-The source logs no row change for a MODIFY, so the mirror converts (`codec.casts`). A text that cannot be converted
-stays as it was: it lands in `_text` when the new type cannot hold it, and the mirror is marked inexact.
+The source logs no row changes for a MODIFY, so the mirror converts its values (`codec.casts`). A text that cannot be
+converted stays unchanged: it is stored in `_text` if the new type cannot store it, and the mirror is marked inexact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from binlake.rows.schema import ColumnInfo
 def recast(
     source: ColumnInfo, target: ColumnInfo, texts: Sequence[str | None], moment: Moment
 ) -> tuple[list[str | None], list[str]]:
-    """(`texts` of column `source` as texts of column `target`, why some could not be converted: the first of them)."""
+    """(`texts` of column `source` as texts of column `target`, [the reason for the first that cannot be converted])."""
     if cast_form(source) == cast_form(target):
         return list(texts), []
     converted: list[str | None] = []

@@ -1,8 +1,8 @@
-"""One mirror table through delta-rs: every commit carries the commit_ts up to which it is complete (hazards R-32).
+"""One mirror table, written through delta-rs. Every commit has the commit_ts up to which it is complete (R-32).
 
-The position is Delta's own transaction version of one application id, so rows and position change in one commit. It is
-read before each write and never goes back: what a rerun has behind it, it passes over (hazards R-24 is about writers
-that do not look).
+The position is Delta's transaction version of one application id, so rows and position change in the same commit. It is
+read before each write and never decreases, so a rerun skips what is already applied (hazards R-24 is about writers that
+do not check).
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ class Replica:
         self._table: DeltaTable | None = None
 
     def exists(self) -> bool:
-        """True when the table was ever made, dropped at the source or not."""
+        """True when the table was ever created, even if it was dropped at the source."""
         return self._open() is not None
 
     @property
     def version(self) -> int:
-        """The Delta version as last read or written; -1 when there is none."""
+        """The Delta version as last read or written; -1 if the table does not exist."""
         return self._table.version() if self._open() is not None and self._table is not None else -1
 
     def position(self) -> int:
-        """The commit_ts up to which the mirror is complete; -1 when there is no table."""
+        """The commit_ts up to which the mirror is complete; -1 if it does not exist."""
         table = self._open()
         found = None if table is None else table.transaction_version(APP)
         return -1 if found is None else int(found)
 
     def version_at(self, commit_ts: int) -> int | None:
-        """The newest Delta version complete up to `commit_ts` or less; None when there is none."""
+        """The newest Delta version that is complete up to at most `commit_ts`, or None."""
         table = self._open()
         history = [] if table is None else table.history()
         return next((int(c["version"]) for c in history if UPTO in c and int(c[UPTO]) <= commit_ts), None)
 
     def has_merged(self, upto: int) -> bool:
-        """True when rows were merged up to exactly `upto`, not only a DDL done there."""
+        """True when rows were merged up to exactly `upto`, not only a DDL applied."""
         table = self._open()
         history = [] if table is None else table.history()
         return any(c.get("operation") == "MERGE" and int(c.get(UPTO, -1)) == upto for c in history)
 
     def create(self, table: TableDef, upto: int) -> None:
-        """An empty mirror of `table`; what a former table of that name held stays in the older versions."""
+        """Make the mirror of `table` empty; rows of a former table of that name stay in older versions."""
         self._overwrite(pa.RecordBatchReader.from_batches(schema_of(table), []), upto)
 
     def fill(self, table: TableDef, rows: Batches, upto: int) -> None:
@@ -80,7 +80,7 @@ class Replica:
                 self._path,
                 rows.schema,
                 description="Mirror of a source table; see docs/reference/lake-tables.md",
-                # Time travel is the purpose of these tables: Delta's own defaults end after a week (hazards R-33).
+                # Time travel is the purpose of these tables; Delta's defaults end after a week (hazards R-33).
                 configuration={
                     "delta.deletedFileRetentionDuration": days,
                     "delta.logRetentionDuration": f"interval {max(self._days, 30)} days",
@@ -97,7 +97,7 @@ class Replica:
         self._require().delete(commit_properties=_properties(upto))
 
     def add_columns(self, fields: list[pa.Field], upto: int) -> None:
-        """Append columns that are NULL in every row, without rewriting any (the order of columns stays Delta's own)."""
+        """Append columns that are NULL in every row, without rewriting rows; Delta keeps its order of columns."""
         kept = [Field.from_arrow(field) for field in fields]
         self._require().alter.add_columns(kept, commit_properties=_properties(upto))
 
@@ -106,14 +106,14 @@ class Replica:
         self.fill(after, reshaper.batches(iter(self.batches())), upto)
 
     def batches(self, version: int | None = None) -> Batches:
-        """The rows, of `version` when given."""
+        """The rows, of `version` if given."""
         table = self._require() if version is None else DeltaTable(self._path, version=version)
         names = [field.name for field in table.schema().fields]
         found: Batches = open_dataset(table).to_batches(columns=names)
         return found
 
     def present_keys(self, keys: Collection[str]) -> set[str]:
-        """Those of `keys` (texts as `row_keys` writes them) that a row has."""
+        """Those of `keys` (texts as `row_keys` writes them) that have a row."""
         table = self._open()
         if table is None or not keys:
             return set()
@@ -124,15 +124,15 @@ class Replica:
         return found
 
     def merge_keyed(self, table: TableDef, net: pa.Table, upto: int | None) -> None:
-        """Apply net changes of keyed rows; `upto` None: more of the same part follows, the position stays.
+        """Apply net changes of keyed rows. `upto` None: more changes of this part follow, so the position stays.
 
-        A row with a newer `_commit_ts` wins over `net` (an old window can never put an old row back, R-32).
+        A row with a newer `_commit_ts` is kept, so an old window can never restore an old row (R-32).
         """
         rows, deleted = _rows_of(table, net)
         self._merge(rows.append_column("_deleted", deleted), upto)
 
     def merge_keyless(self, table: TableDef, net: pa.Table, upto: int) -> None:
-        """Apply net copies of equal rows in one commit, guarded by the position alone: it must not run twice."""
+        """Apply net copies of equal rows in one commit. It must not run twice; only the position prevents that."""
         rows, deleted = _rows_of(table, net)
         keys = rows.column(Mirror.ROWKEY).to_pylist()
         have = self._copies(set(keys))
@@ -179,27 +179,27 @@ class Replica:
         )
 
     def tidy(self) -> None:
-        """Join small files now and then; rows and position stay."""
+        """Join small files every COMPACT_EVERY versions; rows and position stay."""
         table = self._require()
         if table.version() and table.version() % COMPACT_EVERY == 0:
             self._compact(table)
             self._table = None
 
     def upkeep(self, *, join: bool) -> dict[str, int]:
-        """Join small files when wanted, drop those that left the table beyond its retention; how many of each."""
+        """Join small files if `join` is set; delete files replaced before the retention. Returns both counts."""
         table = self._open()
         if table is None:
             return {"joined": 0, "dropped": 0}
         joined = self._compact(table) if join else 0
-        # Lite: by the log, with the retention that the table was made with.
+        # `full=False` goes by the log, with the retention set when the table was created.
         dropped = table.vacuum(dry_run=False, full=False)
         self._table = None
         return {"joined": joined, "dropped": len(dropped)}
 
     def _compact(self, table: DeltaTable) -> int:
-        """Files that were joined; the new version says how far it is complete, as every other does."""
-        told = CommitProperties(custom_metadata={UPTO: str(self.position())})
-        return int(table.optimize.compact(commit_properties=told)["numFilesRemoved"])
+        """Join small files and return their number. Like every version, the new one has the position."""
+        properties = CommitProperties(custom_metadata={UPTO: str(self.position())})
+        return int(table.optimize.compact(commit_properties=properties)["numFilesRemoved"])
 
     def _open(self) -> DeltaTable | None:
         if self._table is None:
@@ -217,7 +217,7 @@ class Replica:
 
 
 def _rows_of(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
-    """(rows of the mirror of `table`: what each of `net` removes or writes; which of them it removes)."""
+    """(the mirror rows that `net` writes or removes, a mask of those that it removes)."""
     deleted = pc.equal(net.column(Change.OP), "delete").combine_chunks()
     before, after = (net.column(side).combine_chunks() for side in (Change.BEFORE, Change.AFTER))
     texts = image_texts(table, pc.if_else(deleted, before, after))

@@ -1,4 +1,4 @@
-"""Row images of a batch as typed rows of a mirror, and a mirror's typed rows as images again."""
+"""Converts row images to typed rows of a mirror, and typed rows back to images."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
 
 Columns = dict[str, list[str | None]]
-"""Canonical texts by column, rows in parallel."""
+"""By column, the canonical texts of all rows."""
 
 
 def image_texts(table: TableDef, images: pa.MapArray) -> Columns:
-    """The texts of `images` (NULL maps are rows of NULLs) for the columns of `table`."""
+    """The texts of `images` for the columns of `table`; a NULL map is a row of NULLs."""
     return {c.name: image_column(images, c.name).to_pylist() for c in table.row_columns}
 
 
@@ -39,7 +39,7 @@ def row_keys(table: TableDef, texts: Columns) -> list[str]:
 
 
 def typed_rows(table: TableDef, texts: Columns, commit_ts: Sequence[int], copies: Sequence[int]) -> pa.Table:
-    """Rows of the mirror of `table` (types.schema_of) from texts, last commit_ts and number among equal rows."""
+    """Rows of the mirror of `table` (types.schema_of) from texts, last commit_ts and numbers among equal rows."""
     arrays, unfit = [], [{} for _ in commit_ts]  # type: list[pa.Array], list[dict[str, str]]
     for column in table.row_columns:
         array, kept = parse_texts(column, pa.array(texts[column.name], pa.string()))
@@ -67,12 +67,12 @@ def _column_texts(column: ColumnInfo, rows: pa.Table, kept: pa.MapArray) -> list
 
 
 class Reshaper:
-    """Rows of the mirror of `before` as rows of the mirror of `after`: columns by id, else by name (R-19).
+    """Converts rows of the mirror of `before` to rows of the mirror of `after`: columns by id, else by name (R-19).
 
-    `renamed`: former name by new name, of columns that a CHANGE gave a new id as well (`Effect.renamed`).
+    `renamed`: former name by new name of columns to which a CHANGE also gave a new id (`Effect.renamed`).
 
-    New columns get their origin default. A text that the new type cannot hold stays in `_text`; `unfit` counts them.
-    `moment`: where and when the source converted; `unknown`: the first value that cannot be converted, and why.
+    New columns get their origin default. A text that the new type cannot store is stored in `_text`; `unfit` counts
+    them. `moment`: where and when the source converted; `unknown`: the first value that cannot be converted, and why.
     """
 
     def __init__(
@@ -90,18 +90,18 @@ class Reshaper:
         self.unknown = ""
 
     def keeps_layout(self) -> bool:
-        """True when the rows stay as they are: only keys, defaults or comments that do not show here changed."""
+        """True when rows do not change: only keys, defaults or comments changed that mirror rows do not show."""
         before, after = self._before, self._after
         kept = [None if s is None else s.name for s in self._sources.values()] == schema_of(before).names[:-4]
         texts = all(s is not None and cast_form(s) == cast_form(c) for c, s in self._pairs())
         return kept and texts and schema_of(before).equals(schema_of(after)) and before.identity() == after.identity()
 
     def converts(self) -> bool:
-        """True when values of a column are written another way than before."""
+        """True when a column's values are written in another form than before."""
         return any(s is not None and cast_form(s) != cast_form(c) for c, s in self._pairs())
 
     def appended_fields(self) -> list[pa.Field] | None:
-        """The fields to append when nothing but NULL columns without a default at the end was added; else None."""
+        """The fields to append if the only change is NULL columns without a default added at the end; else None."""
         known, new = self._after.row_columns[: len(self._before.row_columns)], []
         for column in self._after.row_columns[len(known) :]:
             if self._sources[column.name] is not None or filled_text(column) is not None:
@@ -138,7 +138,7 @@ class Reshaper:
         return found
 
     def _copy(self, key: str) -> int:
-        # Keyed rows are unique; equal keyless rows are told apart by a number.
+        # Keyed rows are unique. Equal keyless rows are distinguished by a number.
         if self._after.identity().kind != "row":
             return 0
         number = self._copies.get(key, 0)

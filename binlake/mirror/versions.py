@@ -1,4 +1,4 @@
-"""The table `mirror_version`: which Delta version of a mirror holds the source's state at which commit_ts (R-33)."""
+"""The table `mirror_version`: which Delta version of a mirror has the source's state at which commit_ts (R-33)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MIRROR_HEAD, MIRROR_VERSION
 
-IN_PART = "known in part: what it held when this lake began to follow it is not known, unless it was changed since"
-"""Why a table is inexact that was there before the lake followed it; until it is emptied or made again (R-34)."""
+IN_PART = "known in part: rows from before this lake began to follow the table are unknown unless changed since"
+"""Why a table is inexact that existed before the lake, until it is emptied or created again (R-34)."""
 
 HEAD_EVERY = 512
-"""Rows of mirror_version after which heads are written anew: bounds what one window reads, however old the lake."""
+"""Rows of mirror_version after which heads are rewritten. It limits what one window reads, however old the lake is."""
 
 
 @dataclass(frozen=True)
 class MirrorVersion:
-    """`delta_version` of `db`.`table` is the state at commit_ts `hi`; it was made from changes in (lo, hi].
+    """`delta_version` of `db`.`table` has the state at commit_ts `hi`, after the changes in (lo, hi].
 
     It stays the state until the next change of the table, which has its own row. `dropped`: the table does not exist
     from hi on. `inexact` says why the mirror may differ from the source since some point; empty = exact.
@@ -45,10 +45,10 @@ class MirrorVersions:
         self._heads = ControlTable(paths.table(MIRROR_HEAD.name), MIRROR_HEAD)
 
     def record(self, versions: Sequence[MirrorVersion]) -> None:
-        """Append; rows of a window recorded twice by a rerun are harmless: the newest of a hi counts.
+        """Append `versions`. Rows recorded twice by a rerun are harmless, because the newest row of a hi is valid.
 
-        Caller holds the lake's lock `mirror` and comes with rising hi. A death behind the append costs nothing: heads
-        are only a short cut to what the rows say.
+        The caller must hold the lake's lock `mirror` and record in ascending order of hi. A crash after the append is
+        harmless: heads are derived from the rows and only speed up reads.
         """
         if not versions:
             return
@@ -61,7 +61,7 @@ class MirrorVersions:
             self._heads.replace([{**asdict(version), MirrorHead.UPTO: upto} for version in self.latest().values()])
 
     def at(self, db: str, table: str, ts: int) -> MirrorVersion | None:
-        """The newest version whose hi is at or below `ts`; None when there is none yet."""
+        """The newest version whose hi is at or below `ts`, or None."""
         where = _of_table(db, table) & (ds.field(Columns.HI) <= ts)
         hi = self._table.greatest(Columns.HI, where)
         if hi is None:
@@ -70,18 +70,18 @@ class MirrorVersions:
         return MirrorVersion(**max(rows, key=lambda row: row[Columns.DELTA_VERSION]))
 
     def after(self, db: str, table: str, ts: int) -> MirrorVersion | None:
-        """The oldest version whose hi is above `ts`; None when there is none yet."""
+        """The oldest version whose hi is above `ts`, or None."""
         where = _of_table(db, table) & (ds.field(Columns.HI) > ts)
         rows = self._table.arrow(where=where).sort_by(Columns.HI)
         return MirrorVersion(**rows.slice(0, 1).to_pylist()[0]) if rows.num_rows else None
 
     def of(self, db: str, table: str) -> list[MirrorVersion]:
-        """All versions of an existing table, the oldest first."""
+        """All versions of the table, oldest first, except those after which it was dropped."""
         where = _of_table(db, table) & ~ds.field(Columns.DROPPED)
         return [MirrorVersion(**row) for row in self._table.arrow(where=where).sort_by(Columns.HI).to_pylist()]
 
     def latest(self, ts: int | None = None) -> dict[tuple[str, str], MirrorVersion]:
-        """The newest version of each table, of those whose hi is at or below `ts` when it is given."""
+        """The newest version of each table; if `ts` is given, of those whose hi is at or below it."""
         heads = [head for head in self._heads.rows() if ts is None or head[MirrorHead.UPTO] <= ts]
         upto = max((head.pop(MirrorHead.UPTO) for head in heads), default=-1)
         newest = {(head[Columns.DB], head[Columns.TABLE]): MirrorVersion(**head) for head in heads}
@@ -92,7 +92,7 @@ class MirrorVersions:
         return newest
 
     def tidy(self) -> dict[str, int]:
-        """As ControlTable.tidy, of both tables."""
+        """As ControlTable.tidy, for both tables."""
         heads, rows = self._heads.tidy(), self._table.tidy()
         return {name: heads[name] + rows[name] for name in rows}
 

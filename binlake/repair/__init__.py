@@ -1,1 +1,1 @@
-"""Checks whether the target is right and repairs it: verify and repair, and backfill of a past range."""
+"""Checks the target and repairs it: verify and repair, continuous validation, and backfill of a past range."""

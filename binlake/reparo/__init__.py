@@ -1,1 +1,1 @@
-"""Binlog files brought back to a database, or printed: what the original's reparo does, exactly once."""
+"""Applies binlog files to a database, or prints them: like the original's reparo, but exactly once."""

@@ -1,7 +1,7 @@
-"""The cells of many rows of one table at once: of serialised `Column` messages the datums, and their texts.
+"""Reads the cells of many rows of one table at once: the datums of serialised `Column` messages, and their texts.
 
-Rule: the rows of a group have the same columns in the same order, written the same way; then the bytes in front of each
-value are the same in all rows, and nothing but lengths differs. Rows that are not so are groups of their own.
+Rule: the rows of a group have the same columns in the same order, serialised alike. So the bytes before each value are
+equal in all rows, and only lengths differ. Other rows form separate groups.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.wire import pb_binlog_pb2 as pb
 
 _VALUE, _CHANGED = b"\x22", 0x2A
-"""Tags of the fields with a value, which are last in a `Column`."""
+"""Tags of the fields with values, which are the last fields of a `Column`."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """The datums of one column: bytes of `lanes` from each of `at` to each of `ends`."""
+    """The datums of one column: for each row, the bytes of `lanes` from `at` to `ends`."""
 
     lanes: Lanes
     at: Ints
     ends: Ints
 
     def datum(self, row: int) -> bytes:
-        """That of one row."""
+        """The datum of one row."""
         return self.lanes.data[self.at[row] : self.ends[row]].tobytes()
 
 
 @dataclass(frozen=True)
 class GroupColumn:
-    """A column of a group: its `head` (a `Column` without values), and the cells of both sides of its rows."""
+    """A column of a group: its `head` (a `Column` without values), and the cells of both sides of the rows."""
 
     head: pb.Column
     value: Cells
@@ -49,7 +49,7 @@ class GroupColumn:
 
 
 def split_columns(raws: Sequence[bytes], width: int, *, update: bool) -> list[GroupColumn] | None:
-    """The columns of rows of `width` columns each, end to end in `raws`; None where the rows are not written alike.
+    """The columns of the rows in the flat list `raws` (`width` columns per row); None if not serialised alike.
 
     Raises DecodeError.
     """
@@ -85,7 +85,7 @@ def _column(lanes: Lanes, rows: slice, head: pb.Column, *, update: bool) -> Grou
 
 
 def _cells(lanes: Lanes, at: Ints, ends: Ints) -> Cells | None:
-    """Behind their lengths, which are at `at`; None where one is not whole, or empty."""
+    """The cells whose lengths are at `at`; None if one is truncated or empty."""
     sizes = lanes.uvarints(at)
     stop = sizes.next + sizes.values.view(np.int64)
     whole = sizes.good & (sizes.values > 0) & (sizes.values < 1 << 31) & (stop <= ends)
@@ -93,7 +93,7 @@ def _cells(lanes: Lanes, at: Ints, ends: Ints) -> Cells | None:
 
 
 def read_texts(cells: Cells, column: ColumnInfo, read: ReadDatum, zone: ZoneInfo) -> pa.Array:
-    """The canonical texts of `cells`; `read` reads those that are not read together. Raises CellError."""
+    """The canonical texts of `cells`. `read` reads single datums if they cannot be read together. Raises CellError."""
     null = cells.lanes.byte(cells.at) == d.NIL
     null &= cells.ends - cells.at == 1
     here = np.flatnonzero(~null)
@@ -106,7 +106,7 @@ def read_texts(cells: Cells, column: ColumnInfo, read: ReadDatum, zone: ZoneInfo
 
 
 def _read_together(cells: Cells, here: Ints, column: ColumnInfo, zone: ZoneInfo) -> pa.Array | None:
-    """None where not all of it is as the lanes know it."""
+    """Read the cells `here` together; None if one has a form that the lane readers do not support."""
     spots = Spots(cells.lanes, here, cells.at[here], cells.ends[here])
     as_text = column.tp not in t.STRINGS and column.tp != t.BIT and bool((spots.flags == d.COMPACT).all())
     kind = replace(column, tp=t.VARCHAR, charset="utf8mb4", elems=()) if as_text else column
@@ -132,7 +132,7 @@ def _in_utc(texts: pa.Array, zone: ZoneInfo) -> pa.Array | None:
 
 
 class CellError(ValueError):
-    """The datum of a row of the group does not fit its column."""
+    """The datum of row number `row` of the group does not fit its column."""
 
     def __init__(self, row: int, error: Exception) -> None:
         super().__init__(str(error))

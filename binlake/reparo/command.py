@@ -1,4 +1,4 @@
-"""`binlake reparo`: binlog files of a drainer, or of a feed `files`, into a database or onto the terminal."""
+"""`binlake reparo`: apply binlog files of a drainer, or of a feed `files`, to a database, or print them."""
 
 from __future__ import annotations
 
@@ -17,39 +17,41 @@ from binlake.reparo.settings import ReparoSettings, read_settings
 _FLAGS = {
     "data-dir": "folder of the binlog files, or the URI of an object store",
     "base": "folder of a dump of dumpling or mydumper, loaded first; the files then continue after its commit_ts",
-    "base-ts": "the dump's commit_ts, where its metadata does not say it",
+    "base-ts": "the dump's commit_ts, if its metadata does not have it",
     "start-datetime": "begin with this local time, as 2026-11-23 15:00:00",
     "stop-datetime": "end with this local time",
-    "start-tso": "begin with this commit_ts, itself included",
-    "stop-tso": "end with this commit_ts, itself included",
-    "txn-batch": "rows of a statement",
-    "worker-count": "connections of the mode parallel",
+    "start-tso": "begin with this commit_ts, inclusive",
+    "stop-tso": "end with this commit_ts, inclusive",
+    "txn-batch": "rows per statement",
+    "worker-count": "connections in mode parallel",
     "dest-type": "print (default), mysql, mariadb or tidb",
-    "log-file": "of the original; not used",
-    "name": "whose progress at the target is meant (default: reparo)",
-    "time-zone": "zone of TIMESTAMPs in the files (default: as their index says; without one UTC)",
+    "log-file": "accepted for the original; not used",
+    "name": "name of the progress at the target (default: reparo)",
+    "time-zone": "zone of TIMESTAMPs in the files (default: as their index says; without an index UTC)",
     "mode": "atomic (default), parallel or auto",
     "window-rows": "rows that are applied together",
 }
 
 
 class ReparoCommand:
-    """Bring binlog files back, or show them."""
+    """Apply binlog files, or print them."""
 
     help = (
-        "binlog files (of TiDB's drainer, or of a feed with the protocol pb) into MySQL, MariaDB or TiDB, exactly once,"
-        " or onto the terminal (dest-type print)"
+        "apply binlog files (of TiDB's drainer, or of a feed with the protocol pb) to MySQL, MariaDB or TiDB, exactly"
+        " once, or print them (dest-type print)"
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The original's flags, which overrule its toml."""
+        """Declare the original's flags, which override its toml."""
         parser.add_argument(
             "-config", "--config", default="", metavar="FILE", help="the original's toml: [dest-db], ..."
         )
         for flag, what in _FLAGS.items():
             parser.add_argument(f"-{flag}", f"--{flag}", default=None, help=what)
-        parser.add_argument("-L", "--log-level", default=None, help="of the original; not used")
-        parser.add_argument("-safe-mode", "--safe-mode", action="store_true", default=None, help="REPLACE throughout")
+        parser.add_argument("-L", "--log-level", default=None, help="accepted for the original; not used")
+        parser.add_argument(
+            "-safe-mode", "--safe-mode", action="store_true", default=None, help="use REPLACE throughout"
+        )
         parser.add_argument("-torn-end", "--torn-end", action="store_true", default=None,
                             help="the last file may end inside a record")  # fmt: skip
         add_output(parser)
@@ -69,7 +71,7 @@ class ReparoCommand:
 
 
 def open_data(settings: ReparoSettings) -> Store:
-    """The folder or bucket of the files. Raises ConfigError."""
+    """Open the folder or bucket of the files. Raises ConfigError."""
     return open_store(parse_store_address(settings.data_dir))
 
 
@@ -99,6 +101,6 @@ def _shown(restored: Restored) -> dict[str, object]:
 
 def _text(restored: Restored) -> str:
     if restored.state == "already":
-        return f"nothing to do: everything up to {restored.end} is there"
-    lines = [f"{restored.rows:,} rows and {restored.ddls:,} DDL; everything up to {restored.end} is there"]
+        return f"nothing to do: everything up to {restored.end} is applied"
+    lines = [f"{restored.rows:,} rows and {restored.ddls:,} DDL; everything up to {restored.end} is applied"]
     return "\n".join([*lines, *(f"no statement for the DDL at {text}" for text in restored.skipped)])

@@ -1,7 +1,8 @@
-"""A DDL of a binlog file as what the target runs for it: all that is known of it is its text.
+"""Maps a DDL of a binlog file to the statements that the target runs. Only the DDL's text is known.
 
-Rule: what the text leaves open is the target's (the character set of its database), and a DROP of several tables, which
-TiDB logs once a table with the whole text, takes one table each time: the first that is still there.
+Rule: what the text leaves open is decided by the target, such as a database's character set. TiDB logs a DROP of
+several tables once per table, each time with the whole text; so each of these DDL drops one table: the first that still
+exists.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from binlake.target import Expected
 
 Name = tuple[str, str]
 Keeps = Callable[[str, str], bool]
-"""Whether changes of (db, table) count; (db, "") for a database."""
+"""Whether changes of (db, table) are selected; (db, "") for a database."""
 
 _DROPS = {Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE}
 _YEARS = ("'1", "'2", '"1', '"2')
 _CLOCK = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP", "CURRENT_DATE", "CURDATE")
 _HINT = (
-    "make this change at the target by hand, then continue after it: start-tso above its commit_ts and a --name of its"
-    " own; or leave its table out (replicate-ignore-table)"
+    "make this change at the target by hand, then continue after it with start-tso above its commit_ts and a new"
+    " --name; or leave its table out (replicate-ignore-table)"
 )
 
 
 @dataclass(frozen=True)
 class FileDdl:
-    """`sql` without its USE; `db`: what its bare names mean; `names` (db, table) it is about, (db, "") a database."""
+    """A DDL: `sql` without its USE, `db` for unqualified names, `names`: the (db, table) in it, (db, "") a database."""
 
     commit_ts: int
     db: str
@@ -51,26 +52,27 @@ class FileDdl:
 
     @classmethod
     def of(cls, item: Ddl) -> FileDdl:
-        """That of a file. Raises SchemaError for text that is none."""
+        """Parse a file's DDL. Raises SchemaError for a text that is not a DDL."""
         tokens = [token for token in tokenize(item.sql) if token.kind is not TokenKind.COMMENT]
         plain = [token for token in tokens if token.kind is not TokenKind.FEATURE]
         first = split_statements(plain)[0]
         statement = classify_tokens(first)
         names = tuple(dict.fromkeys(replaced_names(item.sql, item.db)))
         if statement.kind in DATABASES and not statement.tables and item.db:
-            # ALTER DATABASE without a name means the session's.
+            # ALTER DATABASE without a name refers to the session's database.
             names = ((item.db, ""),)
         return cls(item.commit_ts, item.db, item.sql, statement.kind, names)
 
     @property
     def table(self) -> str:
-        """The first table that it names."""
+        """The first table that the DDL names."""
         return next((table for _, table in self.names if table), "")
 
     @property
     def depends_on_zone(self) -> bool:
-        """The source read a time in it by the zone of its session, which no file says: a partition's bound, or a
-        TIMESTAMP's default. It is read as UTC.
+        """True if it has a time that the source read in its session's zone: a partition's bound or TIMESTAMP default.
+
+        The files do not have that zone, so the time is read as UTC.
         """
         words = [token for token in tokenize(self.sql) if token.kind is not TokenKind.COMMENT]
         if any(token.is_word("UNIX_TIMESTAMP") for token in words):
@@ -80,8 +82,9 @@ class FileDdl:
         return given and any(token.is_word("TIMESTAMP") for token in words)
 
     def choose(self, keeps: Keeps) -> FileDdl | None:
-        """It where it counts: of a rename the new name decides, as in the drainer (tidb-binlog 5.6). Of a DROP only
-        the names that count are its own: the text of each of its jobs names all tables.
+        """The DDL if it is selected, else None. For a rename the new name decides, as in the drainer (tidb-binlog 5.6).
+
+        A DROP keeps only its selected names, because the text of each of its jobs names all tables.
         """
         if self.kind in _DROPS:
             own = tuple(name for name in self.names if keeps(*name))
@@ -92,8 +95,10 @@ class FileDdl:
 
 @dataclass(frozen=True)
 class TargetDdl:
-    """What runs at the target: `sql` in order, or nothing and the `reason`. `touched`: the names whose definitions show
-    whether it ran, `after` what they are then where that is known; `repeatable`: running it again changes nothing.
+    """The statements `sql` that run at the target in order, or none and the `reason`.
+
+    `touched`: the names whose definitions show whether it ran; `after`: their definitions then, if known; `repeatable`:
+    running it again changes nothing.
     """
 
     sql: tuple[str, ...]
@@ -104,9 +109,9 @@ class TargetDdl:
 
 
 def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect, gone: Collection[Name] = ()) -> TargetDdl:
-    """What the target runs for `ddl`, as it is now; `gone`: what DDL of the same window drop before it.
+    """The statements for `ddl` in the target's present state. `gone`: names dropped earlier in the same window.
 
-    Raises TargetRefused for what its dialect cannot say.
+    Raises TargetRefused for a DDL that its dialect cannot express.
     """
     db = _home(ddl, tables)
     sql = put_target_names(ddl.sql, db, tables)
@@ -116,7 +121,7 @@ def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect, gone: Col
         left = (name for name in names if fold_pair(name) in own and name not in gone)
         names = next(((name,) for name in left if tables.exists(name)), ())
         if not names:
-            return TargetDdl((), "what it drops is not there", (), None, repeatable=True)
+            return TargetDdl((), "what it drops does not exist", (), None, repeatable=True)
     before = [tables.find(*name) for name in names if name[1]]
     databases = tuple(DbInfo(1, name, "", "", {}) for name, table in names if not table)
     first = names[0] if names else (db, "")
@@ -138,12 +143,12 @@ def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect, gone: Col
 
 
 def refused(error: TargetRefused) -> TargetRefused:
-    """`error` of a DDL, with what can be done about it here."""
+    """`error` of a DDL, with a hint that applies to reparo."""
     return TargetRefused(error.message, where=error.where, hint=_HINT)
 
 
 def _home(ddl: FileDdl, tables: TargetTables) -> str:
-    """The database that bare names mean: of a table that is renamed into another one the file says the new one."""
+    """The database of unqualified names. For a table renamed into another database, the file has the new one."""
     db = tables.database(ddl.db)
     if ddl.kind not in (Kind.ALTER_TABLE, Kind.RENAME_TABLE) or not ddl.names:
         return db
@@ -155,7 +160,7 @@ def _home(ddl: FileDdl, tables: TargetTables) -> str:
 
 
 def _at_its_time(ddl: FileDdl, sql: tuple[str, ...]) -> tuple[str, ...]:
-    """With the clock of its commit: the rows that are there get its time where a new column has the current one."""
+    """`sql` with the clock set to its commit, so that existing rows get that time in a new column with current time."""
     clock = ddl.kind is Kind.ALTER_TABLE and any(token.is_word(*_CLOCK) for token in tokenize(ddl.sql))
     if not (clock and sql):
         return sql
@@ -165,7 +170,7 @@ def _at_its_time(ddl: FileDdl, sql: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _after(ddl: FileDdl, names: tuple[Name, ...]) -> Expected | None:
-    """What it leaves, where the text says all of it."""
+    """The definitions after the DDL, if its text says everything about them."""
     if ddl.kind in _DROPS:
         return Expected(tables=dict.fromkeys(names))
     if ddl.kind in (Kind.CREATE_DATABASE, Kind.DROP_DATABASE) and names:

@@ -1,7 +1,7 @@
-"""The definitions of the target's tables: a file holds none, so those at its place in the files decide.
+"""Reads the definitions of the target's tables: files have none, so the target's at that position are used.
 
-Rule: they are read when a table first gets rows, and again behind each DDL, as the original's loader does
-(tidb-binlog 5.10). A base that is not the source's state at the start shows here.
+Rule: they are read when a table first gets rows, and again after each DDL, as the original's loader does (tidb-binlog
+5.10). A base that does not have the source's state at the start is detected here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from binlake.target.session.session import Session
 Name = tuple[str, str]
 
 CURRENT = "CURRENT_TIMESTAMP"
-"""A default that is another one for each row."""
+"""A default that differs for each row."""
 
 _DATABASES = "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE {condition}"
 _TABLES = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND {condition}"
@@ -34,7 +34,7 @@ _FLAVORS = {"mariadb": Flavor.MARIADB, "mysql": Flavor.MYSQL, "tidb": Flavor.MYS
 
 
 class TargetTables:
-    """The base tables of the target behind `session`, each read once until `forget`."""
+    """The base tables of the target of `session`. Each is read once until `forget`."""
 
     def __init__(self, session: Session, dialect: Dialect) -> None:
         self._session = session
@@ -44,44 +44,44 @@ class TargetTables:
         self._names: dict[tuple[str, ...], str] = {}
 
     def database(self, db: str) -> str:
-        """The name `db` as the target spells it, whatever its letter case; as it is where there is none."""
+        """The target's spelling of the database name `db`, whatever its letter case; `db` if it does not exist."""
         return self._spelled(_DATABASES, db, ())
 
     def table(self, db: str, table: str, *, new: bool = False) -> Name:
-        """The same of a table; a `new` one is called as it is written."""
+        """The target's spelling of a table's name. A `new` table's name is used as written."""
         db = self.database(db)
         return db, table if new else self._spelled(_TABLES, table, (db,))
 
     def exists(self, name: Name) -> bool:
-        """Whether there is a table, view or sequence of that very name."""
+        """Whether a table, view or sequence of exactly this name exists."""
         return bool(self._session.rows(_TABLES.format(condition="TABLE_NAME = %s"), name))
 
     def homes(self, table: str) -> list[str]:
-        """The databases that have a `table`, in whatever letter case."""
+        """The databases that have a table `table`, in any letter case."""
         sql = "SELECT DISTINCT TABLE_SCHEMA FROM information_schema.TABLES WHERE LOWER(TABLE_NAME) = LOWER(%s)"
         return [str(name) for name in self._session.column(sql, (table,))]
 
     def find(self, db: str, table: str) -> TableDef | None:
-        """The table of that name; None where there is none. Raises SchemaError for a type that no file can hold."""
+        """The table of that name, or None. Raises SchemaError for a type that binlog files cannot have."""
         name = self.table(db, table)
         if name not in self._known:
             self._known[name] = self._read(*name)
         return self._known[name]
 
     def require(self, db: str, table: str, commit_ts: int) -> TableDef:
-        """The table that rows of `commit_ts` go into. Raises SchemaError where there is none."""
-        found = self.find(db, table)
-        if found is None:
+        """The table for rows of `commit_ts`. Raises SchemaError if it does not exist."""
+        definition = self.find(db, table)
+        if definition is None:
             raise SchemaError(
-                "rows of a table that the target does not have at this place",
+                "the files have rows of a table that the target does not have at this position",
                 where={"table": f"{db}.{table}", "commit_ts": commit_ts},
-                hint="the base must be the source's state right before the first change that is restored: start-tso is"
-                " the commit_ts behind it; or leave the table out (replicate-ignore-table)",
+                hint="the base must be the source's state right before the first restored change: start-tso must be the"
+                " commit_ts after the base; or leave the table out (replicate-ignore-table)",
             )
-        return found
+        return definition
 
     def forget(self) -> None:
-        """A DDL ran."""
+        """Forget all definitions after a DDL."""
         self._known.clear()
         self._names.clear()
 
@@ -106,14 +106,14 @@ class TargetTables:
 
 
 def _with_origin(column: Json) -> Json:
-    """A row that was written before the column was added has its default."""
+    """Add the origin default: a row that was written before ADD COLUMN has the column's default."""
     if column["default"] is None or column["default_is_expr"] or column["default"] == CURRENT:
         return column
     return {**column, "origin_default": column["default"], "origin_default_bit": column["default_bit"]}
 
 
 def with_json_columns(table: TableDef, names: Iterable[str]) -> TableDef:
-    """`table` where the columns `names` are JSON at the source: MariaDB says LONGTEXT of them, and compares texts."""
+    """`table` with JSON type for the columns `names`, which are JSON at the source but LONGTEXT in MariaDB."""
     wanted = {fold_name(name) for name in names}
     if not wanted:
         return table

@@ -1,7 +1,7 @@
-"""What binlog files hold, for people: each row with the types of its columns, and of an update old -> new.
+"""Prints binlog files for people: each row with its columns' types, and for an update old -> new.
 
-Rule: a value is shown as its datum has it, since no table is asked: an ENUM is its number, a TIMESTAMP a time of the
-zone of the drainer that wrote the files.
+Rule: a value is shown as stored in its datum, since no table definition is known: an ENUM as its number, a TIMESTAMP in
+the zone of the drainer that wrote the files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def text_lines(items: Iterable[Item], keeps: Keeps) -> Iterator[str]:
 
 
 def json_lines(items: Iterable[Item], keeps: Keeps) -> Iterator[str]:
-    """A JSON object a row change and DDL. Raises DamagedFile."""
+    """One JSON object per row change or DDL. Raises DamagedFile."""
     for item in items:
         where = {"commit_ts": str(item.commit_ts), "file": item.place.file, "offset": item.place.offset}
         if isinstance(item, Ddl):

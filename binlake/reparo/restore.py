@@ -1,7 +1,7 @@
-"""Brings a range of binlog files to a database: window by window, each by the guarded apply, exactly once.
+"""Applies a range of binlog files to a database window by window, each through the guarded apply, exactly once.
 
-Rule: all that the range holds is read and proven before the first write. The checkpoint below the run's name is its
-progress: what was killed goes on where it was, and what is complete does nothing. Sources: tidb-binlog 6.1, S0-01.
+Rule: the whole range is read and verified before the first write. The checkpoint under the run's name is its progress:
+a killed run resumes where it stopped, and repeating a complete run does nothing. Sources: tidb-binlog 6.1, S0-01.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from binlake.target.definitions.forms import Name
 log = structlog.get_logger(__name__)
 
 Say = Callable[[str], None]
-"""Takes a line of progress for people."""
+"""Outputs a line of progress for people."""
 
 
 @dataclass
 class Restored:
-    """What a run did: from where (`begin`: everything at or below it was there) up to `end`, and how much of it.
+    """The result of a run: it applied (`begin`, `end`]; everything at or below `begin` was already applied.
 
-    `skipped`: DDL without a statement at the target, for people.
+    `windows`, `rows`, `ddls`: numbers; `skipped`: DDL without a statement at the target, for people.
     """
 
     begin: int
@@ -59,17 +59,17 @@ class Restored:
 
     @property
     def state(self) -> str:
-        """`applied`, or `already`: nothing was left to do."""
+        """`applied`, or `already` if nothing was left to do."""
         return "applied" if self.windows else "already"
 
 
 def restore(
     settings: ReparoSettings, store: Store, *, hook: Hook | None = None, say: Say = lambda _: None
 ) -> Restored:  # fmt: skip
-    """Apply the range of `settings` from `store` to its target, behind what an earlier run of this name applied.
+    """Apply the range of `settings` from `store` to its target, continuing after an earlier run of this name.
 
-    Raises what `read_items`, `apply_window` and the mapping of DDL raise, CheckpointConflict for a range that does not
-    join the earlier one.
+    Raises what `read_items`, `apply_window` and the mapping of DDL raise, CheckpointConflict for a gap between an
+    earlier run's range and this one.
     """
     index = read_index(store)
     settings, target = settings.in_zone_of(index), settings.target()
@@ -89,16 +89,16 @@ def restore(
 
 
 def _load_base(settings: ReparoSettings, store: Store, target: Target, hook: Hook | None, say: Say) -> int | None:
-    """The dump, where it is not there yet, once the files behind it are known to be whole: as `_require_whole`.
+    """Load the dump unless it is loaded already, after checking the files that follow it. Returns as `_require_whole`.
 
-    None where they were not read, as a run before this one began with the dump.
+    None if the files were not read, because an earlier run already began to load the dump.
     """
     base = find_base(Path(settings.base), settings.base_ts or None)
     if settings.stop and base.commit_ts > settings.stop:
         raise ConfigError(
             "the base is newer than the end of the range",
             where={"base": base.commit_ts, "stop": settings.stop},
-            hint="take an older dump; files only go forward",
+            hint="use an older dump: files can only move it forward",
         )
     begun = read_position(target, settings.name, settings.cluster_id).commit_ts
     until = _require_whole(settings, store, base.commit_ts, say) if begun in (None, 0) else None
@@ -112,7 +112,7 @@ def _load_base(settings: ReparoSettings, store: Store, target: Target, hook: Hoo
 
 
 def _begin(settings: ReparoSettings, index: Index | None, position: Position) -> int:
-    """The commit_ts above which the run goes on; 0: with the first file. Raises CheckpointConflict for a gap."""
+    """The commit_ts after which the run continues; 0: with the first file. Raises CheckpointConflict for a gap."""
     if position.window is not None:
         return position.window[0]
     if position.commit_ts is None:
@@ -121,15 +121,17 @@ def _begin(settings: ReparoSettings, index: Index | None, position: Position) ->
         raise CheckpointConflict(
             "an earlier run of this name ended before the start of this one",
             where={"name": settings.name, "ended": position.commit_ts, "start": settings.start},
-            hint="leave the start out: it continues where the earlier run ended; or, for another base at the target,"
-            " give it a --name of its own",
+            hint="omit the start to continue where the earlier run ended; or, for another base at the target, use a new"
+            " --name",
         )
     return position.commit_ts
 
 
 def _require_whole(settings: ReparoSettings, store: Store, lo: int, say: Say) -> int:
-    """Reads all of the range once, before anything is written; the commit_ts up to which it is proven, which without
-    an index is that of the last item. Raises as `read_items`."""
+    """Read the whole range once, before the first write. Returns the commit_ts up to which it is verified.
+
+    Without an index, that is the last item's commit_ts. Raises as `read_items`.
+    """
     index = read_index(store)
     until = settings.stop if index is None else min(index.hi, settings.stop or index.hi)
     count, last = 0, lo
@@ -140,7 +142,7 @@ def _require_whole(settings: ReparoSettings, store: Store, lo: int, say: Say) ->
 
 
 def _read(settings: ReparoSettings, store: Store, lo: int, until: int | None) -> Iterator[Item]:
-    """All above `lo` up to `until` (None: to the end). What has gone since it was proven is seen, what came is not."""
+    """All items above `lo` up to `until` (None: the end). Fails if files are missing now; newer items are ignored."""
     first = lo + 1 if lo else 0
     return read_items(store, first, until, torn_end=settings.torn_end, whole_range=True)
 
@@ -163,7 +165,7 @@ class _Run:
         self._tables = TargetTables(session, target.db_type)
 
     def apply(self, window: FileWindow, restored: Restored) -> None:
-        """Bring `window` downstream and count it in `restored`."""
+        """Apply `window` and count it in `restored`."""
         position = read_position(self._target, self._settings.name, self._settings.cluster_id)
         task = self._task(position)
         source: DdlStatements | RowStatements
@@ -177,7 +179,7 @@ class _Run:
         except TargetRefused as error:
             if not window.ddls:
                 raise
-            # What finalize hints at is not to be had here.
+            # The hint for finalize does not apply to reparo.
             raise refused(error) from error
         if window.ddls:
             self._tables.forget()
@@ -195,7 +197,7 @@ class _Run:
         opened = position.opened
         if opened is None or opened.is_for(source.manifest()):
             return source
-        # As it was opened: which form the target needed then shows in nothing but its digest.
+        # The open window must be applied in its original form, which only its digest reveals.
         other = replace(source, plain=not source.plain)
         if opened.is_for(other.manifest()):
             return other
@@ -214,7 +216,7 @@ class _Run:
         return source
 
     def _mapped(self, window: FileWindow, opened: Progress | None, dialect: Dialect) -> Iterator[TargetDdl]:
-        """What runs for each DDL; of one that was begun what its intent says, as the target may have its result."""
+        """The statements of each DDL. If it was begun, those of its intent, as the target may have its result."""
         gone: set[Name] = set()
         for segment, ddl in enumerate(window.ddls, 1):
             if opened is not None and opened.segment > segment:
@@ -244,7 +246,7 @@ class _Run:
 
 
 def _begun(opened: Progress) -> TargetDdl:
-    """A DDL that was begun, as its intent has it: the target may have its result already."""
+    """A DDL that was begun, taken from its intent, because the target may already have its result."""
     intent = DdlIntent.from_json(opened.ddl_expected or "")
     sql = tuple((opened.ddl_sql or "").split(";\n"))
     return TargetDdl(sql, "", intent.touched, intent.after, empties_table(sql[-1]))
@@ -252,8 +254,8 @@ def _begun(opened: Progress) -> TargetDdl:
 
 def _other_content_error(opened: Progress) -> CheckpointConflict:
     return CheckpointConflict(
-        "the target holds a window open that the files, the tables or the settings of this run make another one",
+        "the window open on the target differs from the one that this run's files, tables and settings give",
         where={"window": f"{opened.open_lo}-{opened.open_hi}", "name": opened.replication},
-        hint="run it with the files, filters, txn-batch and time-zone with which it was begun, on tables that"
-        " nobody has changed since",
+        hint="run it with the files, filters, txn-batch and time-zone with which it was begun, on tables that were not"
+        " changed since",
     )

@@ -1,7 +1,7 @@
-"""The row events of a window as the columns from which the net change is made (`binlake.changes.net`).
+"""Converts the row events of a window to the columns from which net changes are computed (`binlake.changes.net`).
 
-Rule: a row has the columns that the target's table has at this place. A column that the file lacks is one that was
-added since the row was written; one that the target lacks stops the run, as its value would be lost.
+Rule: a row has the columns of the target's table at this position. A column that the file lacks was added after the row
+was written. A column that the target lacks stops the run, as its value would be lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Image = list[tuple[str, pa.Array]]
 
 @dataclass(frozen=True)
 class WindowRows:
-    """`rows`: COLUMNS of the lake's `mutation`, in any order; `tables`: those that they go into."""
+    """`rows`: COLUMNS of the lake's `mutation`, in any order; `tables`: the tables of these rows."""
 
     rows: pa.Table
     tables: Mapping[Name, TableDef]
@@ -44,25 +44,25 @@ class WindowRows:
 
 @dataclass
 class _Group:
-    """Rows of one kind of one table: `numbers` of each its transaction and its place there, `raws` their columns."""
+    """Rows of one kind and table. `numbers`: per row (transaction, position in it); `raws`: their columns, flat."""
 
     numbers: list[tuple[int, int]] = field(default_factory=list)
     raws: list[bytes] = field(default_factory=list)
 
     @property
     def width(self) -> int:
-        """Columns of a row."""
+        """The number of columns of a row."""
         return len(self.raws) // len(self.numbers)
 
 
 _Key = tuple[str, str, int, int]
-"""Database, table, kind of event, columns."""
+"""Database, table, kind of event, number of columns."""
 
 
 def read_rows(
     transactions: Iterable[Transaction], target: TargetTables, zone: ZoneInfo, keeps: Callable[[str, str], bool]
 ) -> WindowRows:
-    """The rows of `transactions` that count. Raises SchemaError for what does not fit the target's tables."""
+    """The selected rows of `transactions`. Raises SchemaError for rows that do not fit the target's tables."""
     known = list(transactions)
     tables: dict[Name, _TableReader] = {}
     parts = [_table([], pa.nulls(0, MAP), pa.nulls(0, MAP), ("", ""))]
@@ -99,7 +99,7 @@ def _table(numbers: list[tuple[int, int]], before: pa.Array, after: pa.Array, na
 
 
 class _TableReader:
-    """Reads the groups of one table; a row of `first` says which of its columns are JSON at the source."""
+    """Reads the groups of one table. A row of `first` shows which columns are JSON at the source."""
 
     def __init__(self, table: TableDef, first: Transaction, name: Name, zone: ZoneInfo) -> None:
         self.table = with_json_columns(table, _json_columns(first, name))
@@ -112,7 +112,7 @@ class _TableReader:
         }
 
     def read(self, group: _Group, kind: int, transactions: list[Transaction]) -> list[pa.Table]:
-        """Its rows. Raises SchemaError, DamagedFile."""
+        """The rows of `group`. Raises SchemaError, DamagedFile."""
         try:
             columns = split_columns(group.raws, group.width, update=kind == pb.Update) if group.width else []
             if columns is None and len(group.numbers) == 1:
@@ -148,20 +148,20 @@ class _TableReader:
         return first, self._whole(second, commits) if kind == pb.Update else second
 
     def _column(self, name: str, kind: int, commit_ts: int) -> ColumnInfo | None:
-        """By its name in the file; None for one whose value the target computes, or that is gone."""
+        """The column by its name in the file; None for a column that the target computes or that no longer exists."""
         folded = fold_name(name)
-        # A deleted row also has columns that no reader of the source saw any more.
+        # A deleted row also has columns that were no longer visible at the source.
         if folded not in self._columns and kind != pb.Delete and folded not in self._hidden:
             raise SchemaError(
                 "the files have a column that the target's table does not have",
                 where={"table": self._where, "column": name, "commit_ts": commit_ts},
-                hint="the target is not at the place in the files where the run began: restore the base that belongs to"
-                " start-tso, or add the column",
+                hint="the target is not at the position in the files at which the run began: restore the base that"
+                " belongs to start-tso, or add the column",
             )
         return self._columns.get(folded)
 
     def _whole(self, image: Image, commits: list[int]) -> Image:
-        """With the columns that it lacks: they were added, and were not public yet."""
+        """`image` with the columns that it lacks, which were added but not public yet."""
         there = {name for name, _ in image}
         lacking = [column for column in self._columns.values() if column.name not in there]
         filled = [(column.name, self._filled(column, commits[0])) for column in lacking]
@@ -170,7 +170,7 @@ class _TableReader:
     def _filled(self, column: ColumnInfo, commit_ts: int) -> str | None:
         if column.default_is_expr or column.default == CURRENT:
             raise SchemaError(
-                "a row lacks a column whose default is another one for each row",
+                "a row lacks a column whose default differs for each row",
                 where={"table": self._where, "column": column.name, "commit_ts": commit_ts},
                 hint="set the column's values by hand after this commit_ts, or restore up to it",
             )
@@ -180,7 +180,7 @@ class _TableReader:
         return SchemaError(
             f"a value of a file does not fit the target's column: {error}",
             where={"table": self._where, "column": head.name, "type": head.mysql_type, "commit_ts": commit_ts},
-            hint="the target's definition is not the source's at this place: restore the base that belongs to"
+            hint="the target's definition differs from the source's at this position: restore the base that belongs to"
             " start-tso",
         )
 
@@ -192,14 +192,14 @@ def _json_columns(transaction: Transaction, name: Name) -> list[str]:
 
 
 def _one_by_one(group: _Group) -> list[_Group]:
-    """A group a row, each written in the one order of fields. Raises DecodeError."""
+    """One group per row, each re-serialised in the standard order of fields. Raises DecodeError."""
     again = [pb.Column.FromString(raw).SerializeToString() for raw in group.raws]
     width = group.width
     return [_Group([number], again[at * width : (at + 1) * width]) for at, number in enumerate(group.numbers)]
 
 
 def _maps(image: Image, count: int) -> pa.MapArray:
-    """An image a row, from its columns."""
+    """Build one image per row from the columns."""
     width = len(image)
     offsets = pa.array(
         np.arange(0, (count + 1) * width, width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)

@@ -1,6 +1,6 @@
-"""What is set for `binlake reparo`: the keys of the original's toml, which its flags overrule.
+"""The settings of `binlake reparo`: the keys of the original's toml, which its flags override.
 
-Keys of our own beside them: `name` (whose progress is meant), `checkpoint-schema`, `time-zone`, `window-rows`, `mode`.
+Binlake adds the keys `name` (of the progress), `checkpoint-schema`, `time-zone`, `window-rows`, `mode` and others.
 """
 
 from __future__ import annotations
@@ -34,79 +34,79 @@ class DestDb(Section):
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user")
     password: str = Field("", repr=False, description="password")
-    name: str = Field("", description="taken and not used, as by the original")
+    name: str = Field("", description="accepted but not used, as by the original")
 
 
 class ReparoSettings(Section):
-    """One run, as its toml and flags have it."""
+    """The settings of one run, from its toml and flags."""
 
     data_dir: str = Field(min_length=1, description="folder of the binlog files, or a URI: file:, s3:, gs:, azure:")
     base: str = Field("", description="folder of a dump (dumpling, mydumper) that is loaded before the files")
-    base_ts: int = Field(0, ge=0, le=tso.MAX_TS, description="the dump's commit_ts, where its metadata has none")
+    base_ts: int = Field(0, ge=0, le=tso.MAX_TS, description="the dump's commit_ts, if its metadata has none")
     start_datetime: str = Field("", description="begin with this time (`2026-11-23 15:00:00`, local time)")
     stop_datetime: str = Field("", description="end with this time")
     start_tso: int = Field(0, ge=0, le=tso.MAX_TS, description="begin with this commit_ts; 0 = the first file")
     stop_tso: int = Field(0, ge=0, le=tso.MAX_TS, description="end with this commit_ts; 0 = the last file")
-    txn_batch: int = Field(1000, ge=1, description="rows of a statement (the original's default was 20)")
-    worker_count: int = Field(16, ge=1, le=1024, description="connections of the mode parallel")
-    dest_type: Literal["print", "mysql", "mariadb", "tidb"] = Field("print", description="print, or the target's kind")
+    txn_batch: int = Field(1000, ge=1, description="rows per statement (the original's default was 20)")
+    worker_count: int = Field(16, ge=1, le=1024, description="connections in mode parallel")
+    dest_type: Literal["print", "mysql", "mariadb", "tidb"] = Field("print", description="print, or the target's type")
     dest_db: DestDb = DestDb()
     replicate_do_db: NameList = Field((), description="if set, only these databases (or the tables below); ~regex")
     replicate_do_table: tuple[TableName, ...] = Field((), description="if set, only these tables (or databases above)")
     replicate_ignore_db: NameList = Field((), description="databases left out")
     replicate_ignore_table: tuple[TableName, ...] = Field((), description="tables left out")
-    safe_mode: bool = Field(False, description="REPLACE throughout; without it where rows may be there already")
-    log_level: str = Field("info", alias="log-level", description="taken and not used")
-    log_file: str = Field("", description="taken and not used: events go to stderr")
-    name: str = Field("reparo", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="whose progress at the target is meant")
-    checkpoint_schema: str = Field("binlake_reparo", description="database of the progress and its ledger")
+    safe_mode: bool = Field(False, description="use REPLACE throughout; otherwise only where rows may exist already")
+    log_level: str = Field("info", alias="log-level", description="accepted but not used")
+    log_file: str = Field("", description="accepted but not used: events go to stderr")
+    name: str = Field("reparo", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="name of the progress at the target")
+    checkpoint_schema: str = Field("binlake_reparo", description="database of the progress and the ledger")
     time_zone: str = Field("", description="zone of TIMESTAMPs in the files; empty: as their index says, else UTC")
-    torn_end: bool = Field(False, description="the last file may end inside a record: a drainer still writes it")
-    window_rows: int = Field(50_000, ge=1, description="rows that are applied together, whole transactions")
+    torn_end: bool = Field(False, description="the last file may end inside a record, as a drainer is still writing it")
+    window_rows: int = Field(50_000, ge=1, description="rows that are applied together, in whole transactions")
     mode: Literal["atomic", "parallel", "auto"] = Field("atomic", description="as target.mode of a replication")
 
     @property
     def start(self) -> int:
-        """The least commit_ts that counts; 0 = all."""
+        """The lowest commit_ts of the range; 0 = no limit."""
         return self.start_tso or (_ts_of(self.start_datetime, "start-datetime") if self.start_datetime else 0)
 
     @property
     def stop(self) -> int:
-        """The greatest commit_ts that counts; 0 = no end. A time means its first instant, as in the original."""
+        """The highest commit_ts of the range; 0 = no limit. A time means its first instant, as in the original."""
         if self.stop_tso or not self.stop_datetime:
             return self.stop_tso
         return _ts_of(self.stop_datetime, "stop-datetime")
 
     @property
     def zone(self) -> ZoneInfo:
-        """That of TIMESTAMPs in the files. Raises ConfigError."""
+        """The time zone of TIMESTAMPs in the files. Raises ConfigError."""
         try:
             return ZoneInfo(self.time_zone or UTC)
         except (ZoneInfoNotFoundError, ValueError):
             raise ConfigError(
-                "the time zone is not known",
+                "the time zone is unknown",
                 where={"time-zone": self.time_zone},
-                hint="a name as Europe/Berlin, or UTC",
+                hint="use a name such as Europe/Berlin, or UTC",
             ) from None
 
     def in_zone_of(self, index: Index | None) -> ReparoSettings:
-        """With the zone that the files' `index` says. Raises ConfigError where another one is asked for."""
+        """The settings with the time zone of the files' `index`. Raises ConfigError if another one is set."""
         said = "" if index is None else index.time_zone
         if said and self.time_zone not in ("", said):
             raise ConfigError(
-                "the files' index says another time zone",
+                "the files' index has another time zone",
                 where={"time-zone": self.time_zone, "files": said},
-                hint="leave time-zone out",
+                hint="omit time-zone",
             )
         return self.model_copy(update={"time_zone": self.time_zone or said or UTC})
 
     @property
     def cluster_id(self) -> int:
-        """The number that names the checkpoint: of this name alone."""
+        """The number of the checkpoint, unique for this name."""
         return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8], "big") % MAX_CLUSTER + 1
 
     def choice(self) -> TableFilter:
-        """The tables that count: the drainer's rule. Raises ConfigError."""
+        """The filter of tables, with the drainer's rules. Raises ConfigError."""
         return TableFilter(
             Filter(
                 ignore_schemas=self.replicate_ignore_db,
@@ -117,9 +117,9 @@ class ReparoSettings(Section):
         )
 
     def target(self) -> Target:
-        """The target as the guarded apply knows it. Raises ConfigError for dest-type print."""
+        """The target for the guarded apply. Raises ConfigError for dest-type print."""
         if self.dest_type == "print":
-            raise ConfigError("dest-type print writes into no database", hint="set dest-type and [dest-db]")
+            raise ConfigError("dest-type print writes to no database", hint="set dest-type and [dest-db]")
         return Target(
             db_type=self.dest_type,
             host=self.dest_db.host,
@@ -134,14 +134,14 @@ class ReparoSettings(Section):
         )
 
     def data_hash(self) -> str:
-        """Of all that decides which statements a range of files becomes: an open window is of one of them."""
+        """A hash of all settings that affect the statements. An open window can only continue with the same hash."""
         named = ("txn_batch", "replicate_do_db", "replicate_do_table", "replicate_ignore_db", "replicate_ignore_table")
         values = self.model_dump_json(include={*named, "time_zone", "dest_type"})
         return hashlib.sha256(values.encode()).hexdigest()
 
 
 def read_settings(file: str, flags: Mapping[str, object]) -> ReparoSettings:
-    """The settings of the toml `file` (empty: none) under `flags` (kebab-case; what is None is not given).
+    """The settings of the toml `file` (empty: none), overridden by `flags` (kebab-case; None = not given).
 
     Raises ConfigError.
     """
@@ -154,7 +154,7 @@ def read_settings(file: str, flags: Mapping[str, object]) -> ReparoSettings:
         place = ".".join(str(part) for part in first["loc"])
         raise ConfigError(
             f"a setting is wrong: {first['msg']}", where={"key": place, "file": file or "flags"},
-            hint="`binlake reparo --help` and docs/operate/reparo.md name all of them",
+            hint="`binlake reparo --help` and docs/operate/reparo.md list all settings",
         ) from None  # fmt: skip
     start, stop = settings.start, settings.stop
     if stop and start > stop:
@@ -170,7 +170,7 @@ def _read_toml(file: str) -> dict[str, Any]:
 
 
 def _ts_of(text: str, key: str) -> int:
-    """The first timestamp of a local time, as the original has it; of a time that comes twice the earlier one."""
+    """The first timestamp of a local time, as in the original. For an ambiguous local time, the earlier one."""
     try:
         moment = datetime.fromisoformat(text).astimezone()
     except ValueError:

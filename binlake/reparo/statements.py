@@ -1,8 +1,8 @@
-"""The statements of a window of files: what the guarded apply asks for (`binlake.target.segments.StatementSource`).
+"""The statements of a window of files, as a StatementSource (`binlake.target.segments`) for the guarded apply.
 
-Rows: the net change of each key, by the same functions as `compact` and `convert`. DDL: a segment each, behind one
-without anything. Their manifest pins what the files hold and nothing that the target shows, since a run that is
-continued finds another target: with the DDL, or without.
+Rows: the net change of each key, computed by the same functions as in `compact` and `convert`. DDL: one segment each,
+after an empty segment. The manifest of DDL pins only the contents of the files and nothing read from the target,
+because a resumed run may find the target with or without the DDL.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class Task:
-    """Whose windows they are: `name` of the run, its number, and what decides the statements (`config_hash`)."""
+    """The run to which windows belong: `name`, `cluster_id`, and a hash of the settings that affect the statements."""
 
     name: str
     cluster_id: int
@@ -46,7 +46,7 @@ class Task:
 
 @dataclass(frozen=True)
 class RowStatements:
-    """A window of rows. `expected`: the forms of its tables at the target; `plain`: outside safe mode."""
+    """A window of rows. `expected`: the forms of its tables at the target; `plain`: without safe mode."""
 
     task: Task
     window: FileWindow
@@ -55,13 +55,13 @@ class RowStatements:
     plain: bool
 
     def manifest(self) -> ApplyManifest:
-        """What pins it."""
+        """The manifest that pins the window."""
         digest = digest_of_index(batch_to_row(batch) for batch in self._batches)
         rows = sum(batch.rows for batch in self._batches)
         return _manifest(self.task, self.window, digest, rows=rows, plain=self.plain)
 
     def segments(self) -> list[SegmentPlan]:
-        """One."""
+        """As StatementSource: one segment."""
         rows = sum(batch.rows for batch in self._batches)
         size = sum(len(text) for batch in self._batches for text in batch.sql)
         return [SegmentPlan(0, self.window.hi, 0, expected=self.expected, rows=rows, bytes=size)]
@@ -103,7 +103,7 @@ def _cell(name: Name, table: TableDef, window: FileWindow) -> Cell:
 def _rendered(writer: TableStatements, table: TableDef, rows: pa.Table, phase: Phase) -> Iterator[StatementBatch]:
     gone, keyless = phase is Phase.DELETE, table.identity().kind == "row"
     names = table.identity().columns if gone and not keyless else [column.name for column in table.row_columns]
-    # By key: connections that write side by side then lock in one order.
+    # Sort by key, so that concurrent connections lock in the same order.
     in_order = np.asarray(pc.sort_indices(rows[Change.KEY].chunk(0)))
     images = images_from_maps(rows[Change.BEFORE if gone else Change.AFTER].chunk(0), names, in_order)
     if not keyless:
@@ -114,9 +114,9 @@ def _rendered(writer: TableStatements, table: TableDef, rows: pa.Table, phase: P
 
 @dataclass(frozen=True)
 class DdlStatements:
-    """A window of DDL, which run as `mapped` says, and of the rows of the very same commit_ts behind them.
+    """A window of DDL with the statements `mapped`, and of rows with the same commit_ts after them.
 
-    `read`: these rows, once the DDL ran: their tables are others then.
+    `read`: reads these rows after the DDL ran, because it changes their tables.
     """
 
     task: Task
@@ -125,7 +125,7 @@ class DdlStatements:
     read: Callable[[], WindowRows]
 
     def manifest(self) -> ApplyManifest:
-        """What pins it: texts and rows of the files."""
+        """The manifest that pins the window: texts and rows of the files."""
         digest = hashlib.sha256()
         for ddl in self.window.ddls:
             digest.update(f"{ddl.db}\0{ddl.sql}\0".encode("utf-8", "surrogateescape"))
@@ -134,7 +134,7 @@ class DdlStatements:
         return _manifest(self.task, self.window, digest.hexdigest(), rows=0, plain=False)
 
     def segments(self) -> list[SegmentPlan]:
-        """All before the DDL, then each DDL; the rows are of the last one."""
+        """A segment for everything before the DDL, then one per DDL; the last one has the rows."""
         hi, count = self.window.hi, len(self.mapped)
         plans = [SegmentPlan(0, hi - 1, 0)]
         for number, mapped in enumerate(self.mapped, 1):

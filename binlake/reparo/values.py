@@ -1,7 +1,7 @@
-"""The datum of a column in a binlog file as the canonical text of its column.
+"""Reads the datum of a column in a binlog file as the column's canonical text.
 
-Rule: a file says a value in one of two forms, and both give the same text. The original writes what a client of TiDB
-sees (DATE, DECIMAL, JSON as text; ENUM, SET and BIT as numbers), while a pump's own form has packed numbers.
+Rule: a file has a value in one of two forms, and both give the same text. The original writes the values that a client
+of TiDB sees (DATE, DECIMAL, JSON as text; ENUM, SET and BIT as numbers); a pump's form has packed numbers.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from binlake.rows.schema import mysqltypes as t
 log = structlog.get_logger(__name__)
 
 ReadDatum = Callable[[bytes], str | None]
-"""A whole datum -> its canonical text, None for NULL. Raises ValueError, IndexError for what its column cannot hold."""
+"""A whole datum -> its canonical text, None for NULL. Raises ValueError, IndexError for an unfit datum."""
 
 _ZERO = "0000-00-00"
 
 
 def datum_reader(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
-    """The reader of `column`; texts of a TIMESTAMP are times of `zone`."""
+    """The reader of `column`. Texts of a TIMESTAMP are in the time zone `zone`."""
     read_plain: Reader = reader_of(column)
     read_bytes = _reader_of_bytes(column, zone)
 
@@ -40,11 +40,11 @@ def datum_reader(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
         if flag in (d.COMPACT, d.BYTES):
             return read_bytes(datum)
         if flag == d.JSON:
-            # Of a MariaDB the column is a text.
+            # In MariaDB the column is a text.
             return json_text(datum, 1)[0]
         text, end = read_plain(datum, 0)
         if end != len(datum):
-            raise ValueError("bytes behind a datum")
+            raise ValueError("bytes after a datum")
         return text
 
     return read
@@ -66,14 +66,14 @@ def _content(datum: bytes) -> bytes:
     read = d.read_compact if datum[0] == d.COMPACT else d.read_comparable
     content, end = read(datum, 1)
     if end != len(datum):
-        raise ValueError("bytes behind a datum")
+        raise ValueError("bytes after a datum")
     return content
 
 
 def utc_text(text: str, zone: ZoneInfo) -> str:
-    """A TIMESTAMP's text of `zone` in UTC, with as many digits behind the point.
+    """Convert a TIMESTAMP's text from `zone` to UTC, with the same number of fractional digits.
 
-    Of an hour that the zone has twice the first is taken: the text does not say which.
+    In an hour that the zone has twice, the first one is assumed, as the text is ambiguous.
     """
     if text.startswith(_ZERO):
         return text

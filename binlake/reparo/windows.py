@@ -1,9 +1,8 @@
-"""Runs of transactions that are applied together, and the DDL between them, each a window of its own.
+"""Splits items into windows: runs of transactions that are applied together, and the DDL between them.
 
-Rule: where a window is cut follows from the files, the start and `most` rows alone, and one that the target holds open
-ends where it was opened to end: so a run that was killed finds the windows that it had. Files of Binlake have a DDL at
-the commit_ts from which rows have its definition: further DDL and rows of that very commit_ts may follow it, and
-belong to its window.
+Rule: the bounds of windows depend only on the files, the start and `most` rows, and a window that is open on the target
+keeps its end. So a killed run gets the same windows again. Files of Binlake have a DDL at the commit_ts from which rows
+have its definition: more DDL and rows with the same commit_ts may follow it and belong to its window.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from binlake.reparo.ddl import FileDdl, Keeps
 
 @dataclass(frozen=True)
 class FileWindow:
-    """The window (lo, hi]: whole `transactions`; or `ddls` at hi, and behind them the transactions of hi."""
+    """The window (lo, hi]: whole `transactions`; or `ddls` at hi, followed by the transactions of hi."""
 
     lo: int
     hi: int
@@ -29,10 +28,10 @@ class FileWindow:
 def cut_windows(
     items: Iterable[Item], lo: int, stop: int, most: int, keeps: Keeps, opened: tuple[int, int] | None = None
 ) -> Iterator[FileWindow]:
-    """The windows of `items`, which all lie above `lo`; the last one ends at `stop` (0: with the last item).
+    """The windows of `items`, which are all above `lo`. The last one ends at `stop` (0: at the last item).
 
-    `opened`: the window that the target holds open. Raises Permanent for items that are not in commit order,
-    CheckpointConflict where no item ends the open window.
+    `opened`: the window that is open on the target. Raises Permanent for items that are not in commit order,
+    CheckpointConflict if the items do not give the open window.
     """
     cutter = _Cutter(lo, most, opened)
     for item in items:
@@ -41,7 +40,7 @@ def cut_windows(
 
 
 class _Cutter:
-    """`lo`: where the window under way begins; `last`: up to where everything is in it or does not count."""
+    """Builds windows. `_lo`: start of the current window; up to `_last`, all items are in a window or not selected."""
 
     def __init__(self, lo: int, most: int, opened: tuple[int, int] | None) -> None:
         self._lo, self._most, self._opened = lo, most, opened
@@ -52,7 +51,7 @@ class _Cutter:
         self._rows = 0
 
     def add(self, item: Item, keeps: Keeps) -> Iterator[FileWindow]:
-        """What is whole before `item`, or with it."""
+        """The windows that are complete before or with `item`."""
         self._require_in_order(item)
         if self._ddls and item.commit_ts > self._ddls[0].commit_ts:
             yield self._window(self._ddls[0].commit_ts)
@@ -68,7 +67,7 @@ class _Cutter:
             yield self._window(self._last)
 
     def end(self, stop: int) -> Iterator[FileWindow]:
-        """What is left; with `stop` the checkpoint is to be there."""
+        """The remaining windows. With `stop`, the last one ends there."""
         if self._ddls:
             yield self._window(self._ddls[0].commit_ts)
         if self._opened is not None and self._is_in_open():
@@ -78,9 +77,9 @@ class _Cutter:
             yield self._window(last)
         if self._opened is not None:
             raise CheckpointConflict(
-                "the target holds a window open that these files do not have",
+                "the files do not give the window that is open on the target",
                 where={"window": f"{self._opened[0]}-{self._opened[1]}", "read_to": last},
-                hint="run it once more with the files, the tables and the range with which it was begun",
+                hint="run it again with the files, the tables and the range with which it was begun",
             )
 
     def _ddl(self, ddl: FileDdl, keeps: Keeps) -> Iterator[FileWindow]:
@@ -104,7 +103,7 @@ class _Cutter:
         return self._opened is not None and self._opened[0] == self._lo
 
     def _require_in_order(self, item: Item) -> None:
-        """Commits ascend; only behind a DDL there may be more of its commit_ts. Raises Permanent."""
+        """Require ascending commits; only a DDL may be followed by items with its commit_ts. Raises Permanent."""
         same = item.commit_ts == self._seen and self._seen_ddl
         if item.commit_ts <= self._seen and not same:
             raise Permanent(

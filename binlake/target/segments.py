@@ -1,7 +1,7 @@
-"""The input of an apply: the segments of a window in order, and their batches as a stream (nothing is derived here).
+"""The input of an apply: the segments of a window in order, and their batches as a stream.
 
-A segment's plan follows from the window's cuts and the known facts about its batches, before these are read.
-Sources: DESIGN 3.6, 4; hazards R-04 (what a restart compares), R-18 (definitions of the segment), R-62.
+Nothing is derived here: a segment's plan follows from the window's cuts and from what is known about its batches before
+they are read. Sources: DESIGN 3.6, 4; hazards R-04 (what a restart compares), R-18 (definitions of the segment), R-62.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from binlake.target.definitions.forms import Name
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
 from binlake.window.manifest import ApplyManifest
 
-# Not repeatable: they swap or move whole tables.
+# Not repeatable, as they swap or move whole tables.
 _NOT_REPEATABLE = frozenset({Action.RENAME_TABLE, Action.RENAME_TABLES, Action.EXCHANGE_PARTITION})
 
 Hook = Callable[[str], None]
@@ -31,15 +31,14 @@ Hook = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SegmentPlan:
-    """One segment. `number` counts from 0; `end_ts`: everything at or below it is downstream after the segment.
+    """One segment. `number` counts from 0. Once the segment is applied, everything at or below `end_ts` is downstream.
 
-    `ddl` (None in segment 0 of most windows) runs first and alone, `ddl_commit_ts` is its place; `touched` are the
-    (db, table) it changes, (db, "") for a database; `expected_after`: their definitions once it ran; `repeatable`:
-    running it twice in a row does what once does. `expected`: definitions of the tables that get rows. `rows`: rows
-    of the segment, `bytes` of its statements' text, when known beforehand. `ordered`: its batches are those of phase
-    ORDERED, derived for mode ordered. `rows_ahead`: what has a commit_ts below `ddl_commit_ts`, or the very same,
-    comes behind the DDL.
-    `copies`: (copy, table), quoted, for the tables that have batches of phase KEEP.
+    `ddl` (None in segment 0 of most windows) runs first and alone, at position `ddl_commit_ts`. `touched`: the (db,
+    table) that it changes, (db, "") for a database; `expected_after`: their definitions after it; `repeatable`: running
+    it twice in a row has the same effect as once. `expected`: definitions of the tables that get rows. `rows`: the
+    segment's rows, `bytes`: the size of its statements' text, both only if known beforehand. `ordered`: its batches are
+    of phase ORDERED, derived for mode ordered. `rows_ahead`: some changes with a commit_ts at or below `ddl_commit_ts`
+    are applied after the DDL. `copies`: (copy, table), quoted, for the tables that have batches of phase KEEP.
     """
 
     number: int
@@ -71,7 +70,7 @@ class SegmentPlan:
 
 @dataclass(frozen=True)
 class SegmentContent:
-    """What a segment holds: the `tables` that get rows, `rows`, `bytes` of text (None = not counted), and its DDL.
+    """What a segment contains: the `tables` that get rows, `rows`, `bytes` of text (None = not counted), and its DDL.
 
     `ordered`: the rows are batches of phase ORDERED.
     """
@@ -85,7 +84,7 @@ class SegmentContent:
 
 @dataclass(frozen=True)
 class WindowPlans:
-    """Plans of the segments of a window: `cuts` are the DDL that open them, `versions` the schema's at lo and hi."""
+    """Plans a window's segments. `cuts`: the DDL that start segments; `versions`: the schema versions at lo and hi."""
 
     definitions: WindowDefinitions
     segments: Segments
@@ -102,7 +101,7 @@ class WindowPlans:
         touched = list(after.names) if after is not None else []
         own = content.ddl is not None and content.ddl.kind in (REPLACED, INJECTED)
         if cut is not None and content.ddl is not None and own:
-            # The result of an operator's statement is unknown; any change of the tables it names shows that it ran.
+            # The result of an operator's statement is unknown. Any change of a table that it names proves that it ran.
             after = None
             touched = list(dict.fromkeys([*touched, *replaced_names(content.ddl.sql[-1], cut.db)]))
         return SegmentPlan(
@@ -118,20 +117,20 @@ class WindowPlans:
             rows=content.rows,
             bytes=content.bytes,
             ordered=content.ordered,
-            # After an injected statement its commit_ts is not downstream yet: a DDL or rows may have the same one.
+            # An injected statement does not put its commit_ts downstream: a DDL or rows may have the same commit_ts.
             rows_ahead=cut is not None and (cut.since < cut.commit_ts or cut.decision == "injected"),
         )
 
     def _version(self, number: int) -> int:
         if number == len(self.segments.starts):
             return self.versions[1]
-        # A DDL that rows ran ahead of may come before one of a lesser version.
+        # A DDL that is applied before earlier rows may precede a DDL with a lower schema version.
         return max([self.versions[0], *(cut.schema_version for cut in self.cuts[:number])])
 
 
 def _is_repeatable(cut: LandedDdl, ddl: StatementBatch | None, *, own: bool) -> bool:
     if own and ddl is not None:
-        # An operator's other statements are not known to be repeatable either.
+        # Whether an operator's statement is repeatable is unknown, except for one that empties its table.
         return empties_table(ddl.sql[-1])
     return cut.action not in _NOT_REPEATABLE
 
@@ -147,7 +146,7 @@ def require_within(target: Target, window: str, segment: int, rows: int, size: i
         raise too_many_rows_error(window, segment, rows, target.max_segment_rows)
     if size > target.max_segment_bytes:
         raise Permanent(
-            f"segment {segment} has {size} bytes of text or more, above {target.max_segment_bytes}:"
+            f"segment {segment} has at least {size} bytes of text, above the limit of {target.max_segment_bytes}:"
             " too many for one transaction",
             where={"window": window, "segment": segment},
             hint='raise target.max-segment-bytes, or set target.mode = "auto": such a segment is applied in parallel',
@@ -157,43 +156,42 @@ def require_within(target: Target, window: str, segment: int, rows: int, size: i
 def too_many_rows_error(window: str, segment: int, rows: int, most: int) -> Permanent:
     """The error for a segment above `target.max-segment-rows` (hazards R-30)."""
     return Permanent(
-        f"segment {segment} has {rows} rows or more, above {most}: too many for one transaction",
+        f"segment {segment} has at least {rows} rows, above the limit of {most}: too many for one transaction",
         where={"window": window, "segment": segment},
         hint='set target.mode = "auto": such a segment is applied in parallel; or raise target.max-segment-rows; or'
-        " name a commit_ts inside the window in window.stop-at, where the sink's window should end, and run compact"
-        " again",
+        " end the sink's window earlier: set window.stop-at to a commit_ts inside the window and run compact again",
     )
 
 
 class StatementSource(Protocol):
-    """The pinned statements of a window. Both methods return the same on every call."""
+    """The pinned statements of a window. Every call of a method returns the same."""
 
     def segments(self) -> list[SegmentPlan]:
         """All segments in order; the last one ends at the window's hi."""
 
     def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
-        """Batches of a segment and phase in order."""
+        """The batches of a segment and phase, in order."""
 
 
 class WriteAhead(Protocol):
     """Stores a window's statements outside source and lake while it is applied (DESIGN 3.10), see `relay`."""
 
     def write_ahead(self, manifest: ApplyManifest, source: StatementSource, check: Callable[[], None]) -> None:
-        """Make all of it durable; `check` is called between batches and may raise. On failure nothing is applied."""
+        """Make all statements durable. `check` is called between batches and may raise; then nothing is applied."""
 
     def delete_applied(self, commit_ts: int) -> None:
-        """Delete what is at or below the checkpoint `commit_ts`: it is no longer needed."""
+        """Delete everything at or below the checkpoint `commit_ts`: it is no longer needed."""
 
 
 @dataclass
 class ApplyResult:
-    """What one call did. `state`: applied, or already (the checkpoint is at or past hi: nothing was written).
+    """What one call did. `state`: "applied", or "already" if the checkpoint was at or past hi and nothing was written.
 
-    `rows`, `batches`, `ddls`: executed by this call, `replaced` and `injected` of the DDL being an operator's;
-    `ignored`: errors of DDL that the target had already; `modes`: segments by the mode their rows went in; `tables`:
-    (db, table) that got rows or a DDL by this call; `passed_over`: batches and DDL that were not run, or in part, as
-    their tables are set aside; `aside`: those tables, `newly_aside`: those that this call set aside; `seconds` of wall
-    time.
+    `rows`, `batches`, `ddls`: executed by this call; `replaced` and `injected`: how many of the DDL are an operator's;
+    `ignored`: errors of DDL whose effect the target already had; `modes`: number of segments per apply mode; `tables`:
+    (db, table) that got rows or a DDL from this call; `passed_over`: batches and DDL that were skipped or run only in
+    part because their tables are set aside; `aside`: all tables set aside, `newly_aside`: those set aside by this call;
+    `seconds` of wall time.
     """
 
     state: str

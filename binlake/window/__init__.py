@@ -1,4 +1,4 @@
-"""Windows of commit_ts: how the next one is proposed, and the manifests that pin what was landed and applied."""
+"""Windows of commit_ts: how the next one is proposed, and the manifests that pin landed and applied windows."""
 
 from binlake.window.manifest import ApplyManifest, MemberProof, WindowManifest
 from binlake.window.plan import Blocker, Member, Plan, propose_window

@@ -1,6 +1,6 @@
-"""Adds columns to rows of `mutation` that their target has besides the source's (`binlake.window.extras`).
+"""Adds to rows of `mutation` the columns that their target has in addition to the source's (`binlake.window.extras`).
 
-One pass over Arrow batches, in driver and tasks alike; rows of other tables do not change.
+One pass over Arrow batches, both in the driver and in tasks. Rows of other tables do not change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _IMAGES = (Mutation.BEFORE, Mutation.AFTER)
 
 
 def add_columns(batch: pa.RecordBatch, added: Sequence[Extra]) -> pa.RecordBatch:
-    """`batch` with the columns `added` at the end of both images."""
+    """`batch` with the columns `added` appended to both images."""
     of = np.full(batch.num_rows, -1)
     for number, extra in enumerate(added):
         of[_find_rows(batch, extra)] = number
@@ -44,7 +44,7 @@ def _find_rows(batch: pa.RecordBatch, extra: Extra) -> Ints:
 
 
 def _append_values(maps: Any, extra_of: Ints, added: Sequence[Extra]) -> Any:
-    """Map number n with the values of extra `of[n]` appended; -1 and NULL maps stay."""
+    """Append to each map n the values of extra `extra_of[n]`. Maps with -1 and NULL maps do not change."""
     bounds, null = np.asarray(maps.offsets).astype(np.int64), np.asarray(maps.is_null())
     counts = np.asarray([*(len(extra.values) for extra in added), 0])
     sizes, more = np.where(null, 0, np.diff(bounds)), np.where(null, 0, counts[extra_of])

@@ -1,4 +1,4 @@
-"""The tables that are set aside at the target according to events, and those not recorded yet (U-16)."""
+"""The tables set aside at the target according to recorded events, and those not recorded yet (U-16)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SET_ASIDE, BACK = "set-aside", "back"
 
 
 def list_set_aside(events: Sequence[EventRow]) -> list[dict[str, str]]:
-    """The tables that are set aside by `events` of this stage, in order of time, with each event's details."""
+    """The tables that are set aside after `events` of this stage (in order of time), as their events' details."""
     aside: dict[str, dict[str, str]] = {}
     for event in events:
         detail = json.loads(event["detail"])
@@ -25,7 +25,7 @@ def list_set_aside(events: Sequence[EventRow]) -> list[dict[str, str]]:
 
 
 def list_unrecorded(tables: Sequence[Mapping[str, str]], events: Sequence[EventRow]) -> list[Mapping[str, str]]:
-    """Those of `tables` (of `AsideTable.to_dict`) that none of `events` mentions."""
+    """Those of `tables` (as `AsideTable.to_dict` gives them) that `events` do not record yet."""
     recorded = {_event_key(json.loads(event["detail"])) for event in events if event["state"] == SET_ASIDE}
     return [table for table in tables if _event_key(table) not in recorded]
 

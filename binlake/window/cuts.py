@@ -1,4 +1,4 @@
-"""A DDL that opens a segment, as the batch that the target runs for it, or why nothing runs (DESIGN 4; R-28)."""
+"""Makes the batch for a DDL that opens a segment, or gives the reason why nothing runs (DESIGN 4; R-28)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from binlake.window.definitions import IGNORED, LandedDdl
 from binlake.window.manifest import ApplyManifest
 
 _KIND_OF_DECISION: Mapping[str, Literal["replaced", "injected"]] = {"replaced": REPLACED, "injected": INJECTED}
-"""The kind of an operator's statement by the decision that names it."""
+"""The kind of an operator's statement, by its decision."""
 _SHOWN = 5
 _MESSAGE = 128
-"""Characters that MESSAGE_TEXT may have."""
+"""The maximum length of MESSAGE_TEXT in characters."""
 
 
 def make_ddl_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[StatementBatch | None, str]:
-    """(the batch that runs `ddl` at the target, or None; why there is none). Raises TargetRefused."""
+    """(the batch that runs `ddl` at the target, or None; the reason for None). Raises TargetRefused."""
     if ddl.decision == "skip":
         return None, f"left to the operator: {ddl.reason}"
     if kind := _KIND_OF_DECISION.get(ddl.decision):
@@ -36,18 +36,19 @@ def make_ddl_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[Stat
 
 
 def make_refusing_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatch:
-    """A batch for a DDL without SQL text whose tables may be set aside: any target refuses it, with `why`.
+    """A batch that every target refuses with `why`: for a DDL without SQL text whose tables may be set aside.
 
-    So the DDL gets its ledger row or its error, and a table that was brought back meanwhile does not pass it.
+    So the DDL gets a ledger row if its tables are set aside, and otherwise an error: it is not skipped silently for a
+    table that was brought back meanwhile.
     """
     message = quote(f"{ddl.commit_ts}: {why}"[:_MESSAGE])
     return _batch(segment, ddl, (f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = {message}",), "ddl")
 
 
 def require_outside_ddl(ddls: Iterable[LandedDdl], lo: int, hi: int) -> int:
-    """`hi`, the end of a sink's window above `lo` inside a landed one, if no row up to it depends on a DDL above it.
+    """Return `hi` if no row up to it depends on a later DDL.
 
-    Raises ConfigError.
+    `hi` is the end of a sink's window above `lo` that ends inside a landed window. Raises ConfigError.
     """
     split = [ddl for ddl in ddls if ddl.opens_segment and ddl.since <= hi < ddl.commit_ts]
     if not split:
@@ -61,49 +62,49 @@ def require_outside_ddl(ddls: Iterable[LandedDdl], lo: int, hi: int) -> int:
 
 
 def require_pinned_cuts(pinned: ApplyManifest, starts: Sequence[int]) -> None:
-    """The segments equal the sealed ones: `starts` are the commit_ts at which the window is cut now.
+    """Require the sealed segments. `starts`: the commit_ts at which the window is cut now.
 
-    An older manifest only has the number of segments. Raises CheckpointConflict.
+    An older manifest has only the number of segments. Raises CheckpointConflict.
     """
     if pinned.segments == len(starts) + 1 and pinned.cuts in ((), tuple(starts)):
         return
     now, then = Counter(starts), Counter(pinned.cuts)
     moved = sorted((now - then) + (then - now))[:_SHOWN] if pinned.cuts else []
     raise CheckpointConflict(
-        "the window was sealed with other segments than the table `ddl` has now: a DDL or an injection was added, "
+        "the window was sealed with segments that differ from the table `ddl` now: a DDL or an injection was added, "
         "removed or moved",
         where={"window": pinned.window, "sealed": pinned.segments, "now": len(starts) + 1,
                "at": ", ".join(map(str, moved))},
         hint="restore the configuration (ddl-injection, filter.ignore-txn-commit-ts) that it was sealed with and run"
-        " merge again; where the target has not opened it, run compact and convert again; where it is stuck at a DDL"
-        " (`binlake ddl show`), `binlake ddl release` gives it up",
+        " merge again; if the target has not opened the window, run compact and convert again; if it is blocked by a"
+        " DDL (`binlake ddl show`), `binlake ddl release` releases it",
     )  # fmt: skip
 
 
 def require_pinned_texts(
     cuts: Sequence[LandedDdl], configured: Iterable[StatementBatch], pinned: Iterable[StatementBatch]
 ) -> None:
-    """No DDL of an open window was replaced, injected or left out since it was sealed: only pinned statements run.
+    """Require that no DDL of an open window was replaced, injected or left out since the window was sealed.
 
-    `configured`: the batches of `cuts` as the configuration has them now; the segments are those pinned
-    (`require_pinned_cuts`). Raises CheckpointConflict.
+    Only pinned statements may run. `configured`: the batches of `cuts` under the present configuration. The segments
+    must be the pinned ones (`require_pinned_cuts`). Raises CheckpointConflict.
     """
     now, then = ({batch.segment: batch.sql for batch in batches} for batches in (configured, pinned))
     for segment, ddl in enumerate(cuts, 1):
         by_operator = ddl.decision in _KIND_OF_DECISION or ddl.reason == IGNORED
         if by_operator and now.get(segment) != then.get(segment):
             raise _other_statement_error(then.get(segment, ()), commit_ts=ddl.commit_ts)
-    # The segments did not change, so a DDL now has no statement because of a different rule.
+    # The segments did not change, so a DDL without a statement now must be due to a changed rule.
     if left := sorted(set(then) - set(now)):
         raise _other_statement_error(then[left[-1]], segment=left[-1])
 
 
 def _other_statement_error(pinned: Sequence[str], **place: int) -> CheckpointConflict:
     return CheckpointConflict(
-        "the target holds this window open with another statement for a DDL than the configuration has now",
+        "this window is open on the target with another statement for a DDL than the configuration has now",
         where={**place, "pinned": "; ".join(pinned)[:300]},
-        hint="restore the configuration that it was sealed with and run merge again; or `binlake ddl release` gives "
-        "the window up where it is stopped before this DDL; then run merge, compact and convert again",
+        hint="restore the configuration that it was sealed with and run merge again; or, if the window is blocked by "
+        "this DDL, release it (`binlake ddl release`) and run merge, compact and convert again",
     )
 
 

@@ -1,7 +1,7 @@
-"""The DDL of a window in commit order: which apply, which are skipped by which rule, and the segment each opens.
+"""Plans the DDL of a window in commit order: which are applied or skipped, by which rule, and their segments.
 
-An applied DDL opens a segment for the sinks, and so does one that `filter.ignore-txn-commit-ts` leaves to the operator;
-a skipped one still changes how later rows are decoded.
+An applied DDL opens a segment for the sinks. So does a DDL that `filter.ignore-txn-commit-ts` leaves to the operator. A
+skipped DDL still changes how later rows are decoded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def window_schemas(
     jobs: Sequence[tuple[int, DdlJob]],
     lo: int = 0,
 ) -> WindowSchemas:
-    """The schemas of a window above `lo`: `jobs` are its (commit_ts, job) pairs, those without a binlog included."""
+    """The schemas of a window above `lo`. `jobs`: its (commit_ts, job) pairs, including jobs without a binlog."""
     return WindowSchemas(base, attach_jobs(binlogs, jobs), lo)
 
 
@@ -40,9 +40,10 @@ def plan_ddls(
     ignored: Collection[int] = (),
     lo: int = 0,
 ) -> list[LandedDdl]:
-    """The rows of `ddl` for a window whose schema at lo is `base`; `ignored` are commit_ts skipped by configuration.
+    """The rows of `ddl` for a window whose schema at lo is `base`. `ignored`: commit_ts skipped by configuration.
 
-    In the order in which sinks get them, as they cut the window where the rows do. Raises SchemaError, ConfigError.
+    They are in the order in which sinks get them, and each row cuts the window for the sinks. Raises SchemaError,
+    ConfigError.
     """
     return plan_locked_ddls(base, binlogs, jobs, rules, ignored, lo)[0]
 
@@ -57,7 +58,7 @@ def plan_locked_ddls(
     before: Locks | None = None,
     resolutions: Iterable[Resolution] = (),
 ) -> tuple[list[LandedDdl], Locks]:
-    """As `plan_ddls`, with the holds of tables that share a target in the window; `before`: their holds at lo.
+    """As `plan_ddls`, plus the window's holds of tables that share a target. `before`: their holds at lo.
 
     `resolutions`: an operator's commands at lo.
     """
@@ -81,7 +82,7 @@ def plan_locked_ddls(
 
 
 def _source_row(ddl: WindowDdl, lo: int, sides: tuple[Definitions, Definitions], names: Spelling) -> LandedDdl:
-    """The row of `ddl` with the names, text and definitions of the source, before anything is decided."""
+    """The row of `ddl` with the source's names, text and definitions, before the decision."""
     job = ddl.job
     db, table = names.source_table(job.schema_name, job.table_name) if job else ("", "")
     return LandedDdl(
@@ -107,7 +108,7 @@ def _read_session(ddl: WindowDdl, rules: Rules) -> SourceSession:
 
 
 def require_replacements_used(planned: Iterable[LandedDdl], replacements: Iterable[int], lo: int, hi: int) -> None:
-    """Each replacement of the window (lo, hi] replaces a DDL that would have run. Raises ConfigError."""
+    """Require that each replacement in the window (lo, hi] replaces a DDL that would have run. Raises ConfigError."""
     ddls: dict[int, list[LandedDdl]] = {}
     for ddl in planned:
         ddls.setdefault(ddl.commit_ts, []).append(ddl)
@@ -157,7 +158,7 @@ def _decide(ddl: WindowDdl, row: LandedDdl, names: Spelling, judge: Judge) -> La
 
 
 def _never_applied_reason(ddl: WindowDdl) -> str:
-    """Why a DDL never runs on any target; empty = it may run."""
+    """The reason why a DDL never runs on any target; empty = it may run."""
     job = ddl.job
     if ddl.kind == "setval":
         return "pseudo DDL of a sequence"

@@ -1,4 +1,4 @@
-"""Writes the decision about one DDL as a row of the table `ddl`: text, names and definitions."""
+"""Writes the decision on one DDL as a row of the table `ddl`: text, names and definitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DATABASE_ACTIONS = frozenset({Action.CREATE_SCHEMA, Action.DROP_SCHEMA, Action.S
 
 @dataclass(frozen=True)
 class Case:
-    """A DDL that changed the source's schema: `ddl` still has the names, text and definitions of the source."""
+    """A DDL that changed the source's schema. `ddl` still has the source's names, text and definitions."""
 
     ddl: LandedDdl
     job: DdlJob
@@ -33,7 +33,7 @@ class Case:
 
     @property
     def name(self) -> tuple[str, str]:
-        """(db, table) of the job, as the definitions spell them."""
+        """(db, table) of the job, spelled as in the definitions."""
         touched = (*self.ddl.after.tables, *self.ddl.before.tables)
         return self.names.of_job(self.job.schema_name, self.job.table_name, touched)
 
@@ -44,7 +44,7 @@ class Case:
 
 
 class Decider:
-    """Makes rows of decisions, with the target's names of `naming`."""
+    """Makes the rows of decisions, with the target's names from `naming`."""
 
     def __init__(self, naming: Naming) -> None:
         self._naming = naming
@@ -75,7 +75,7 @@ class Decider:
             if case.job.type == Action.RENAME_TABLES and self._is_dropped_when_renamed_out(removed):
                 sql, alert = f"{self._write_drop(removed)}; {sql}", ""
         except SchemaError as error:
-            # Planning the window continues: only the apply stops at this DDL, with a message what to do.
+            # Planning continues. Only the apply stops at this DDL, with a message that says what to do.
             return self._decide(case, "refused", error.message, query, self._sides_at_target(sides), error.message)
         before, after = self._sides_at_target(sides)
         if case.job.type == Action.DROP_SCHEMA and self._rules.routes:
@@ -86,7 +86,7 @@ class Decider:
         return self._decide(case, "apply", "", sql, (before, after), alert)
 
     def _routed_text(self, case: Case, query: str, sides: Sides) -> tuple[str, str]:
-        """(text, alert): `query` with the target's names, without the parts of a list that a filter leaves out."""
+        """(text, alert): `query` with the target's names, without the list items that a filter leaves out."""
         statement = classify(query)
         home = session_db(statement, case.ddl.before.tables, case.name[0])
         own_names: list[tuple[str, str]] = []
@@ -103,7 +103,7 @@ class Decider:
         return self._drop_former_view(case, sides) + text, alert
 
     def _drop_former_view(self, case: Case, sides: Sides) -> str:
-        """CREATE OR REPLACE VIEW replaces a view spelled differently, which a target would otherwise keep."""
+        """A DROP of the view that CREATE OR REPLACE VIEW replaces under a differently spelled name, else empty."""
         if case.job.type != Action.CREATE_VIEW:
             return ""
         now = {(table.db, table.name) for table in sides[1].tables}
@@ -112,7 +112,7 @@ class Decider:
         return "".join(f"DROP VIEW IF EXISTS {name}; " for name in names)
 
     def _sides_at_target(self, sides: Sides) -> Sides:
-        """Definitions of the source as those of the target."""
+        """The source's definitions with the target's names."""
         if not self._rules.routes:
             return sides
         before, after = (
@@ -149,7 +149,7 @@ class Decider:
             f"a DDL of a table that shares its target cannot be merged: {what}",
             where={"commit_ts": case.ddl.commit_ts, "table": ".".join(case.name),
                    "query": case.ddl.query[:200]},
-            hint="bring the target to the shape of all its tables by hand and name the commit_ts in"
+            hint="alter the target by hand to the shape of all its tables and name the commit_ts in"
             " filter.ignore-txn-commit-ts",
         )  # fmt: skip
 

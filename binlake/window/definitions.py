@@ -1,7 +1,7 @@
-"""The definition of a table at a commit_ts of a window, derived from the window's landed DDL alone (hazards R-18).
+"""The definition of a table at a commit_ts of a window, derived only from the window's landed DDL (hazards R-18).
 
-Identity and types are those of the segment a row falls into, never today's: a DDL inside the window changes them for
-the rows after it only.
+Identity and types are those of a row's segment, never the present ones: a DDL inside the window changes them only for
+later rows.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_pair
 
 IGNORED = "ignore-txn-commit-ts"
-"""The rule for what an operator does on the target: the schema changes, but no statement runs."""
+"""The rule for a DDL that an operator runs on the target: the schema changes, but Binlake runs no statement."""
 SYNC_DDL = "sync-ddl"
 EVENTS = "event filter"
 EXTRACT = "extract columns"
 RENAMED_IN = "renamed into the filter"
 FILTERED = "filtered"
-"""Further rules that skip a DDL. All but `filtered` leave the target's definition to an operator, as IGNORED does."""
+"""More rules that skip a DDL. Like IGNORED, all but `filtered` leave the target's definition to an operator."""
 
 _BY_HAND = frozenset({IGNORED, SYNC_DDL, EVENTS, EXTRACT, RENAMED_IN})
 
 
 def is_left_to_operator(reason: str) -> bool:
-    """True for a rule that leaves a DDL to an operator: the rows after it have other definitions on the target."""
+    """True for a rule that leaves a DDL to an operator: later rows then have other definitions on the target."""
     return reason in _BY_HAND
 
 
 class Base(Protocol):
-    """The tables of the target at the start of a window; `SchemaState` is one where nothing is routed."""
+    """The tables of the target at the start of a window. Without routes, `SchemaState` is one."""
 
     def find(self, db: str, table: str) -> TableDef | None:
         """The table of that name (case-insensitive), or None."""
@@ -47,13 +47,16 @@ class Base(Protocol):
 
 @dataclass(frozen=True)
 class LandedDdl:
-    """A row of the lake table `ddl`; `decision`: `apply`, `skip` (by the rule `reason`), `refused` (no target can run
-    it: `reason`), or an operator's `sql`: `replaced`, `injected`. The last one is not of the source: it runs before
-    what `commit_ts` has.
+    """A row of the lake table `ddl`.
 
-    `query` is the source's text, `sql` the routed one; `db`, `table`, `before`, `after` are the target's. `since` is
-    where the window is cut: at or below its commit_ts, since rows may have run ahead of it. `segment`: the one of its
-    landed window that it opens or lies in. `alert`: what an operator must know of it when it is merged; not stored.
+    `decision`: `apply`, `skip` (by the rule `reason`), `refused` (no target can run it; `reason` says why), or an
+    operator's `sql`: `replaced` or `injected`. An injected statement does not come from the source: it runs before the
+    changes at `commit_ts`.
+
+    `query` is the source's text, `sql` the routed one; `db`, `table`, `before`, `after` are the target's. `since`: the
+    position at which the window is cut; it is at or below the commit_ts, because rows with the new definition may have
+    committed earlier. `segment`: the segment of its landed window that it opens or is in. `alert`: a message to the
+    operator when the DDL is merged; not stored.
     """
 
     commit_ts: int
@@ -75,18 +78,18 @@ class LandedDdl:
 
     @property
     def opens_segment(self) -> bool:
-        """True when rows after it have other definitions on the target: it runs, or is left to the operator."""
+        """True when later rows have other definitions on the target: the DDL runs, or is left to the operator."""
         return self.decision != "skip" or is_left_to_operator(self.reason)
 
     @property
     def tables(self) -> set[tuple[str, str]]:
-        """(db, table) of the tables that it creates, changes or removes at the target."""
+        """(db, table) of the tables that the DDL creates, changes or removes at the target."""
         sides = (*self.before.tables, *self.after.tables)
         return {(table.db, table.name) for table in sides if table.kind == "table"} | self._names_in_operator_sql()
 
     @property
     def touched(self) -> list[str]:
-        """`db.table` of everything touched, views and sequences too, sorted: the column `tables`."""
+        """`db.table` of everything touched, including views and sequences, sorted: the column `tables`."""
         names = {(table.db, table.name) for table in (*self.before.tables, *self.after.tables)}
         return sorted(f"{db}.{table}" for db, table in names | self._names_in_operator_sql())
 
@@ -110,10 +113,10 @@ class SegmentTable(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """A table inside one segment: the changes with since <= commit_ts < until, and what identifies its rows there.
+    """A table inside one segment: the changes with since <= commit_ts < until, and the identity of its rows there.
 
-    `columns` are those of the identity (`identity`: primary, unique, row); `filled` their origin defaults, which a
-    deleted row written before ADD COLUMN does not carry.
+    `columns`: those of the identity (`identity`: primary, unique, row); `filled`: their origin defaults, which the
+    image of a deleted row written before ADD COLUMN lacks.
     """
 
     db: str
@@ -127,7 +130,7 @@ class Cell:
 
 
 def use_bytewise_collations(ddl: LandedDdl, dialect: Dialect) -> LandedDdl:
-    """`ddl` of a source without new collations, rewritten for the target."""
+    """Rewrite `ddl` of a source without new collations for the target."""
     return replace(
         ddl,
         sql=ddl.sql if ddl.decision == "refused" else bytewise_text(ddl.sql, dialect),
@@ -137,7 +140,7 @@ def use_bytewise_collations(ddl: LandedDdl, dialect: Dialect) -> LandedDdl:
 
 
 class WindowDefinitions:
-    """Definitions by commit_ts in the window (lo, hi]: `base` is the schema at lo, `ddls` the window's in commit order.
+    """Definitions by commit_ts in the window (lo, hi]. `base`: the schema at lo; `ddls`: the window's DDL in order.
 
     `shown` converts a definition of `base` to the target's; those of `ddls` are the target's already.
     """
@@ -158,7 +161,7 @@ class WindowDefinitions:
         self._changes.setdefault(fold_pair((table.db, table.name)), []).append((commit_ts, definition))
 
     def at(self, db: str, table: str, commit_ts: int) -> TableDef | None:
-        """The definition in force at `commit_ts`, a DDL of that very commit_ts included; None = no such table."""
+        """The definition in force at `commit_ts`, including a DDL with exactly that commit_ts; None = no such table."""
         changes = self._changes.get(fold_pair((db, table)), [])
         place = bisect_right(changes, commit_ts, key=lambda change: change[0])
         if place:
@@ -167,14 +170,14 @@ class WindowDefinitions:
         return definition if definition is None or self._shown is None else self._shown(definition)
 
     def within(self, db: str, table: str, since: int, until: int) -> TableDef:
-        """The definition for the segment [since, until): the one at its start, else the first inside it.
+        """The definition for the segment [since, until): the one at its start, else the first one inside it.
 
-        A DDL that a filter skips opens no segment, so what it creates appears inside one. Raises SchemaError.
+        A DDL skipped by a filter opens no segment, so a table that it creates appears inside one. Raises SchemaError.
         """
         definition = self._within(db, table, since, until)
         if definition is None:
             raise SchemaError(
-                "rows of a table that has no definition at their commit_ts",
+                "a table has rows but no definition at their commit_ts",
                 where={"table": f"{db}.{table}", "since": since, "until": until},
                 hint="the lake's schema history is damaged; derive the window again from merge",
             )
@@ -194,7 +197,7 @@ class WindowDefinitions:
 
 
 class SegmentBounds(NamedTuple):
-    """The commit_ts of a segment are since <= commit_ts < until."""
+    """A segment has the commit_ts with since <= commit_ts < until."""
 
     since: int
     until: int
@@ -202,14 +205,14 @@ class SegmentBounds(NamedTuple):
 
 @dataclass(frozen=True)
 class Segments:
-    """The window (lo, hi] cut at the commit_ts of DDLs: `starts` ascending; the k-th start opens segment k."""
+    """The window (lo, hi], cut by DDL: `starts` ascend, and the k-th start opens segment k."""
 
     lo: int
     hi: int
     starts: tuple[int, ...]
 
     def of(self, commit_ts: int) -> int:
-        """The segment of `commit_ts`; a DDL belongs to the segment it opens."""
+        """The segment of `commit_ts`. A DDL belongs to the segment that it opens."""
         return bisect_right(self.starts, commit_ts)
 
     def bounds(self, segment: int) -> SegmentBounds:
@@ -233,6 +236,6 @@ def cell_of(definitions: WindowDefinitions, segments: Segments, place: SegmentTa
 
 
 def key_defaults_of(definition: TableDef) -> dict[str, str | None]:
-    """What a row written before ADD COLUMN holds in each column of the table's identity (tidb-binlog 5.5)."""
+    """By identity column, the value of rows that were written before its ADD COLUMN (tidb-binlog 5.5)."""
     columns = ((name, definition.column(name)) for name in definition.identity().columns)
     return {name: None if column is None else filled_text(column) for name, column in columns}

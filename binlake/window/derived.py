@@ -1,7 +1,7 @@
-"""What merge and compact seal for later stages: everything that those decide by, and nothing for people alone.
+"""The manifests of merge and compact: everything on which later stages base decisions, and nothing only for people.
 
-Each is text in the row of the table `window` that records the end of the stage, so both are written together.
-It contains nothing about the run, so a stage that runs again seals the same text.
+A manifest is stored in the row of the table `window` that records the end of the stage, so both are written together.
+It has no data about the run, so a repeated stage seals the same text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Merged:
 
     @property
     def empty(self) -> bool:
-        """True when there is nothing to derive from."""
+        """True when no rows and no DDL were merged."""
         return self.rows == 0 and self.ddls == 0
 
     @classmethod
@@ -48,15 +48,15 @@ class Merged:
 
     @classmethod
     def from_body(cls, raw: Mapping[str, Any]) -> Merged:
-        """The reverse of `body`."""
+        """Parse what `body` wrote."""
         return cls(int(raw["rows"]), int(raw["ddls"]), bool(raw["whole"]), tuple(raw["windows"]))
 
 
 @dataclass(frozen=True)
 class MergeManifest(OfWindow):
-    """Sealed by merge for one landed window (lo, hi], read by compact and mirror.
+    """Sealed by merge for one landed window (lo, hi]; read by compact and mirror.
 
-    `locks`: the holds of tables that share a target anywhere in it.
+    `locks`: the window's holds of tables that share a target.
     """
 
     VERSION: ClassVar[int] = 1
@@ -75,7 +75,7 @@ class MergeManifest(OfWindow):
 
     @classmethod
     def from_json(cls, text: str) -> MergeManifest:
-        """The manifest of `to_json`. Raises DamagedManifest."""
+        """Parse what `to_json` wrote. Raises DamagedManifest."""
         return _build("merge", unseal(text, "merge", cls.VERSION), cls._from_body)
 
     @classmethod
@@ -86,11 +86,11 @@ class MergeManifest(OfWindow):
 
 @dataclass(frozen=True)
 class CompactManifest(OfWindow):
-    """Sealed by compact for a sink's window (lo, hi], read by convert and finalize.
+    """Sealed by compact for a sink's window (lo, hi]; read by convert and finalize.
 
-    `ordered`: for a target of that mode, so that `change` has no row of it; `rows`: those of `change`; `merged`: its
-    input; `cuts`: the commit_ts at which its segments start, from the second; `shapes`: how tables of the target
-    differed from the source's at lo.
+    `ordered`: the target has that mode, so `change` has no rows of the window; `rows`: the number of rows in `change`;
+    `merged`: the input; `cuts`: the commit_ts at which its segments start, from the second one; `shapes`: how tables of
+    the target differed from the source's at lo.
     """
 
     VERSION: ClassVar[int] = 1
@@ -111,7 +111,7 @@ class CompactManifest(OfWindow):
 
     @classmethod
     def from_json(cls, text: str) -> CompactManifest:
-        """The manifest of `to_json`. Raises DamagedManifest."""
+        """Parse what `to_json` wrote. Raises DamagedManifest."""
         return _build("compact", unseal(text, "compact", cls.VERSION), cls._from_body)
 
     def digest(self) -> str:
@@ -142,7 +142,7 @@ Manifest = TypeVar("Manifest", MergeManifest, CompactManifest)
 
 
 def require_manifest_of(manifest: Manifest, replication: str, lo: int, hi: int) -> Manifest:
-    """`manifest`, if it was sealed for this window of this replication. Raises DamagedManifest."""
+    """Return `manifest` if it was sealed for this window of this replication. Raises DamagedManifest."""
     if (manifest.replication, manifest.lo, manifest.hi) != (replication, lo, hi):
         raise DamagedManifest(
             "the manifest belongs to another window",
@@ -152,7 +152,7 @@ def require_manifest_of(manifest: Manifest, replication: str, lo: int, hi: int) 
 
 
 def read_manifest_of(kind: type[Manifest], text: str, replication: str, lo: int, hi: int, *, hint: str) -> Manifest:
-    """The manifest `text` of this window of this replication. Raises DamagedManifest with the window and `hint`."""
+    """Parse the manifest of this window of this replication. Raises DamagedManifest with the window and `hint`."""
     try:
         return require_manifest_of(kind.from_json(text), replication, lo, hi)
     except DamagedManifest as error:
@@ -164,4 +164,4 @@ def _build(kind: str, body: Mapping[str, Any], make: Callable[[Mapping[str, Any]
     try:
         return make(body)
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedManifest(f"the {kind} manifest lacks a value, or has one of another type: {error!r}") from None
+        raise DamagedManifest(f"the {kind} manifest lacks a value or has one of a wrong type: {error!r}") from None

@@ -6,7 +6,7 @@ from typing import NotRequired, TypedDict
 
 
 class EventRow(TypedDict):
-    """`stage` of the window (lo, hi] reached `state`; `detail` is JSON, `at_ms` Unix ms; `manifest` if requested."""
+    """`stage` of the window (lo, hi] reached `state`. `detail` is JSON, `at_ms` Unix ms; `manifest` only on request."""
 
     lo: int
     hi: int

@@ -1,4 +1,4 @@
-"""What routes add to row images: extract columns, and columns that other tables of the same target have already."""
+"""Columns that routes add to row images: extract columns, and columns of other tables with the same target."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Extra:
 
 
 def extras_of_window(schemas: WindowSchemas, naming: Naming, locks: Locks | None = None, lo: int = 0) -> list[Extra]:
-    """All extras of the rows of a window above `lo`; nothing without routes. Raises ConfigError.
+    """All extras of the rows of a window above `lo`; empty without routes. Raises ConfigError.
 
-    `locks`: its holds: a held row gets the missing columns of the definition with which it is released.
+    `locks`: the window's holds. A held row gets the columns that it lacks of the definition with which it is released.
     """
     extras: list[Extra] = []
     if not naming.rules.routes:
         return extras
     open_at: dict[tuple[str, str], Extra] = {}
     for since, until, state in schemas.spans():
-        # The first span has no start of its own; an operator's command at lo counts from the first row on.
+        # The first span begins at the window's start; an operator's command at lo takes effect from the first row on.
         start, locked = max(since, lo + 1), locks or Locks()
         wanted = {
             (table.db, table.name): values
@@ -66,7 +66,7 @@ def _extras_of_state(
 
 
 def _missing_values(table: TableDef, target: TableDef) -> _Values:
-    """The columns that `table` lacks at its target, with their origin defaults, as in the table that has them."""
+    """The columns that `table` lacks at its target, with their origin defaults from the table that has them."""
     lacking = [column for column in target.row_columns if table.column(column.name) is None]
     texts = {column.name: filled_text(column) for column in lacking}
     return {name: text for name, text in texts.items() if text is not None}

@@ -1,7 +1,7 @@
-"""Rows of `mutation` where tables that share a target wait for each other: left out while held, then moved to the DDL.
+"""Holds back and releases rows of `mutation` of tables that share a target and wait for each other's DDL.
 
-A released row counts with the commit_ts of the DDL that released it; its own commit_ts replaces its start_ts, so that
-the rows of a table keep their order.
+Held rows are left out of their window. A released row gets the commit_ts of the DDL that released it, and its original
+commit_ts replaces its start_ts, so that the rows of a table keep their order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Bools = NDArray[np.bool_]
 
 
 class ReleasedRange(NamedTuple):
-    """Rows of the source's table `source` with lo < commit_ts <= hi, which a later window releases."""
+    """Rows of the source table `source` with lo < commit_ts <= hi, which a later window releases."""
 
     source: Name
     lo: int
@@ -31,7 +31,7 @@ class ReleasedRange(NamedTuple):
 
 
 def find_released_ranges(holds: Iterable[Hold], lo: int, hi: int) -> list[ReleasedRange]:
-    """The earlier rows that a window (lo, hi] has to read."""
+    """The ranges of earlier rows that the window (lo, hi] releases and must read."""
     return [
         ReleasedRange(hold.source, hold.since - 1, min(hold.ends(lo) - 1, lo))
         for hold in holds
@@ -40,7 +40,7 @@ def find_released_ranges(holds: Iterable[Hold], lo: int, hi: int) -> list[Releas
 
 
 def apply_holds(rows: pa.Table, holds: Sequence[Hold], hi: int) -> pa.Table:
-    """`rows` as they count in a window that ends at `hi`."""
+    """`rows` for a window that ends at `hi`: without held rows, with released rows at their DDL."""
     return pa.Table.from_batches(
         [part for batch in rows.to_batches() for part in _apply_holds_to(batch, holds, hi)], rows.schema
     )

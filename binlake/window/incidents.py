@@ -1,4 +1,4 @@
-"""Transactions that a pump saw too late or gave up: recorded durably when a plan first sees them (R-08, R-09)."""
+"""Transactions that a pump saw too late or gave up on, recorded durably when plan first sees them (R-08, R-09)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from binlake.window.eventrow import EventRow
 from binlake.window.plan import Counters, Member
 
 STAGE = "incident"
-"""The stage of events in the table `window` with reported incidents."""
+"""The stage of events about incidents in the table `window`."""
 
 
 def find_new_incidents(members: Sequence[Member], events: Sequence[EventRow]) -> dict[str, dict[str, Any]]:
-    """By node, the increase of its counters since the last event about it; empty = nothing new.
+    """The counters of each node that increased since the last event about it, by node; empty = nothing new.
 
-    `events` are those of STAGE in order of time. Counters start at 0 with each process: a smaller one counts from 0.
+    `events`: those of STAGE in order of time. Counters start at 0 in each process, so any other value than the recorded
+    one is new.
     """
     recorded = _recorded_counters(events)
     return {
@@ -33,7 +34,7 @@ def find_new_incidents(members: Sequence[Member], events: Sequence[EventRow]) ->
 
 
 def describe_incidents(incidents: Mapping[str, Mapping[str, Any]]) -> str:
-    """For a log line and a task's result."""
+    """The incidents as text for a log line and a task's result."""
     return "; ".join(
         f"{node}: {counts['late_commits']} late and {counts['early_commits']} early commits since its start"
         f"{_describe_given_up(counts)}"

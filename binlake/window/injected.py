@@ -1,6 +1,6 @@
-"""Statements of the target's own between the changes of a window: each opens a segment before its commit_ts (U-15).
+"""Injected statements, which only the target runs: each opens a segment before its commit_ts (U-15).
 
-They are unknown to the source: no definition changes, and no row is decoded differently.
+The source does not have them, so no definition changes and no row is decoded differently.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from binlake.dialect.replacement import Injection
 from binlake.window.deciding import NOTHING
 from binlake.window.definitions import LandedDdl
 
-_ALERT = "the target runs a statement of ddl-injection before what was committed then"
+_ALERT = "the target runs a statement of ddl-injection before the changes at this commit_ts"
 
 
 def add_injections(
     planned: Sequence[LandedDdl], injections: Iterable[Injection], lo: int, hi: int, version: int
 ) -> list[LandedDdl]:
-    """`planned` of the window (lo, hi] with those of `injections` that fall into it; `version`: schema's at lo."""
+    """`planned` plus the `injections` in the window (lo, hi]. `version`: the schema version at lo."""
     due = [injection for injection in injections if lo < injection.commit_ts <= hi]
     rows: list[LandedDdl] = []
     for ddl in planned:
-        # A DDL that cuts the window may do so before its commit_ts; one that does not does not bound what follows.
+        # A DDL that opens a segment may cut the window before its commit_ts. One that does not is no bound.
         while due and due[0].commit_ts <= (ddl.commit_ts if ddl.opens_segment else ddl.since):
             rows.append(_row_before(rows, planned, due.pop(0), version))
         made = sum(each.decision == "injected" for each in rows)
@@ -35,7 +35,7 @@ def add_injections(
 def _row_before(
     rows: Sequence[LandedDdl], planned: Sequence[LandedDdl], injection: Injection, version: int
 ) -> LandedDdl:
-    """The row of `injection` after all `rows`. Rows that ran ahead of a later DDL come after it too."""
+    """The row of `injection` after all `rows`, and before rows that run ahead of a later DDL."""
     later = [ddl.since for ddl in planned if ddl.opens_segment and ddl.commit_ts >= injection.commit_ts]
     return LandedDdl(
         commit_ts=injection.commit_ts,

@@ -1,7 +1,8 @@
-"""The definition that can hold the rows of several tables of different shapes: DM's joined schema (optimistic mode).
+"""Joins the definitions of tables of different shapes into one for the rows of all: DM's joined schema (optimistic).
 
-Rule: all columns and plain indexes of any table, the unique keys that all have, and for each column a type that can
-hold every value of every table. If there is no such type, it is a conflict that names both tables.
+Rule: it has the columns and plain indexes of all tables, the unique keys that all tables share, and for each column a
+type that can store every value of every table. If such a type does not exist, this is a conflict that names both
+tables.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _FILLS = {"default": "origin_default", "default_bit": "origin_default_bit"}
 
 
 class Conflict(Exception):
-    """No definition can hold the rows of all tables; the message names the tables and the difference."""
+    """No definition can store the rows of all tables. The message names the tables and the difference."""
 
 
 @dataclass(frozen=True)
 class _Member:
-    """A column of one of the tables."""
+    """A column of one of the joined tables."""
 
     table: TableDef
     column: ColumnInfo
@@ -38,9 +39,9 @@ class _Member:
 
 @lru_cache(maxsize=4096)
 def join_tables(tables: tuple[TableDef, ...]) -> TableDef:
-    """The definition for the rows of all `tables`, with the name and number of the first by number.
+    """The definition for the rows of all `tables`, with the name and id of the table with the lowest id.
 
-    A column's number is derived from its name, so that it is the same in every joined definition. Raises Conflict.
+    A column's id is derived from its name, so it is the same in every joined definition. Raises Conflict.
     """
     ordered = sorted(tables, key=lambda table: table.id)
     members: dict[str, list[_Member]] = {}
@@ -81,9 +82,9 @@ def _raw_column(members: Sequence[_Member], number: int, offset: int) -> dict[st
 
 
 def _raw_fill(members: Sequence[_Member]) -> dict[str, Any]:
-    """The value of rows without the column, independent of the order of tables, which come and are truncated.
+    """The value of the column for rows without it, independent of the order of tables, which may change.
 
-    That of a table whose rows got it by ADD COLUMN; else the value when it is added for a table created with it.
+    If a table's rows got the column by ADD COLUMN, it is that value; else the column's default is used.
     """
     raws = [_raw_of_member(member) for member in members]
     added = next((raw for raw in raws if any(raw.get(name) is not None for name in _FILLS.values())), None)
@@ -99,20 +100,20 @@ def _raw_of_member(member: _Member) -> dict[str, Any]:
 
 
 def _join_types(one: _Member, other: _Member) -> ColumnInfo:
-    """The column of `one`, widened so that it holds the values of both. Raises Conflict."""
+    """The column of `one`, widened so that it can store the values of both. Raises Conflict."""
     mine, theirs = one.column, other.column
     nullable = not (mine.not_null and theirs.not_null)
     wider = mine if _can_hold(mine, theirs) else theirs if _can_hold(theirs, mine) else None
     if wider is None:
         differences = ", ".join(f"{_name(m.table)} has {_describe_column(m.column)}" for m in (one, other))
         raise Conflict(f"column {mine.name}: {differences}")
-    # Defaults and comments are the first table's, whichever has the wider type.
+    # Defaults and comments come from the first table, whichever table has the wider type.
     flag = mine.flag & ~t.FLAG_NOT_NULL if nullable else mine.flag
     return replace(mine, tp=wider.tp, flen=wider.flen, decimal=wider.decimal, elems=wider.elems, flag=flag)
 
 
 def _can_hold(wide: ColumnInfo, narrow: ColumnInfo) -> bool:
-    """True when every value of `narrow` but NULL is one of `wide`, with the same text."""
+    """True when `wide` can store every value of `narrow` except NULL, with the same text."""
     if (wide.unsigned, wide.charset, wide.collate, wide.generated_expr, wide.generated_stored) != (
         narrow.unsigned, narrow.charset, narrow.collate, narrow.generated_expr, narrow.generated_stored
     ):  # fmt: skip
@@ -142,7 +143,7 @@ def _can_hold_lengths(wide: ColumnInfo, narrow: ColumnInfo) -> bool:
 
 
 def _shared_keys(tables: Sequence[TableDef]) -> list[IndexInfo]:
-    """The unique keys that all `tables` have. Raises Conflict where all have some but share none."""
+    """The unique keys that all `tables` share. Raises Conflict if each table has one but none is shared."""
     every = [{_key_parts(key): key for key in table.unique_keys()} for table in tables]
     shared = [key for parts, key in every[0].items() if all(parts in keys for keys in every[1:])]
     if not shared and all(every):

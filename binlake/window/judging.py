@@ -1,7 +1,7 @@
-"""Judges one DDL under filters and routes: whether it runs on the target, with which text, and what it changes there.
+"""Judges one DDL by filters and routes: whether it runs on the target, with which text, and its effect there.
 
 Every name is judged, old and new (R-28). A DDL that would remove rows of other source tables from a shared target never
-runs (R-15). What is left out unexpectedly has an alert.
+runs (R-15). A DDL that is left out unexpectedly gets an alert.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from binlake.window.targets import Naming, TargetTables
 
 RENAMED_OUT = "renamed out of the filter"
 _RENAMED_IN_ALERT = (
-    "copy the table to the target as it was at this commit_ts, then name it in filter.ignore-txn-commit-ts"
+    "copy the table's state at this commit_ts to the target, then name the commit_ts in filter.ignore-txn-commit-ts"
 )
 
 _EMPTIES = frozenset({Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION, Action.DROP_PARTITION})
 
 
 class Judge(Decider):
-    """Judges the DDL of a window in commit order; `tables` are the target's at its start and are kept up to date."""
+    """Judges the DDL of a window in commit order. `tables`: the target's at the window's start; updated by each DDL."""
 
     def __init__(
         self, naming: Naming, tables: TargetTables, ignored: Collection[int], locks: Locks | None = None
@@ -38,7 +38,7 @@ class Judge(Decider):
         self._ignored = ignored
 
     def judge(self, case: Case) -> LandedDdl:
-        """The row with the decision about `case.ddl`, in the target's terms.
+        """The row with the decision on `case.ddl`, with the target's names.
 
         Raises SchemaError (a shard's DDL that cannot be merged), ConfigError, Permanent.
         """
@@ -75,7 +75,7 @@ class Judge(Decider):
         return self._apply(case, sides)
 
     def _replicated_sides(self, case: Case) -> Sides | None:
-        """The definitions without tables that a filter leaves out; None when nothing is left."""
+        """The definitions without tables that a filter leaves out; None if none remain."""
         before, after = (self._naming.select_replicated(side.tables) for side in (case.ddl.before, case.ddl.after))
         if case.on_database or not (case.ddl.before.tables or case.ddl.after.tables):
             if not before and not after and not self._rules.keeps(*self._rule_name(case)):
@@ -87,11 +87,11 @@ class Judge(Decider):
         )
 
     def _sides_when_filtered(self, case: Case) -> Sides:
-        # Under routes a name of the source may be that of another table at the target.
+        # With routes, another table of the target may have the source's name.
         return NO_CHANGE if self._rules.routes else (case.ddl.before, case.ddl.after)
 
     def _passes_event_filter(self, case: Case) -> bool:
-        """Whether the DDL passes: one passing name is enough; a rename is judged by its old name."""
+        """Whether the DDL passes the event filter. One passing name is enough; a rename is judged by its old name."""
         if case.on_database:
             return self._rules.events.passes_ddl(case.name[0], "", case.job.type, case.ddl.query)
         tables = self._naming.select_replicated(case.ddl.before.tables) or self._naming.select_replicated(
@@ -101,7 +101,7 @@ class Judge(Decider):
         return any(self._rules.events.passes_ddl(*name, case.job.type, case.ddl.query) for name in names)
 
     def _judge_rename_across_filter(self, case: Case, sides: Sides, shared: TableDef | None) -> LandedDdl | None:
-        """A rename with only one of its names replicated, if the DDL does nothing else."""
+        """Judge a rename of which only one name is replicated; None for another DDL."""
         if case.job.type not in (Action.RENAME_TABLE, Action.RENAME_TABLES):
             return None
         old, new = ({table.id for table in side.tables} for side in sides)
@@ -114,13 +114,13 @@ class Judge(Decider):
             return replace(judged, db=at_target[0].tables[0].db, table=at_target[0].tables[0].name)
         if old:
             return self._skip(
-                case, RENAMED_OUT, self._sides_at_target(sides), "its table stays at the target, unchanged"
+                case, RENAMED_OUT, self._sides_at_target(sides), "its table stays at the target unchanged"
             )
-        why = f"{RENAMED_IN}: the target does not have this table's rows, or has old ones"
+        why = f"{RENAMED_IN}: the target does not have this table's rows, or has outdated ones"
         return self._decide(case, "refused", why, case.ddl.query, self._sides_at_target(sides), _RENAMED_IN_ALERT)
 
     def _judge_rename_in_place(self, case: Case, sides: Sides) -> LandedDdl | None:
-        """A rename that does not change the target's name: `log` to `LOG`, where a route maps both to one name."""
+        """Judge a rename that keeps the target's name, e.g. `log` to `LOG` under one route; None for other DDL."""
         if case.job.type != Action.RENAME_TABLE or not sides[0].tables:
             return None
         was, now = ([self._naming.table(table.db, table.name) for table in side.tables] for side in sides)
@@ -133,7 +133,7 @@ class Judge(Decider):
     def _judge_shared_database(
         self, case: Case, sides: Sides, neighbours: dict[int, list[TableDef]]
     ) -> LandedDdl | None:
-        """A database of the target into which other databases or tables of the source are routed too."""
+        """Judge a DDL on a database of the target that other databases or tables are routed into too; else None."""
         if not case.on_database or not self._rules.routes:
             return None
         if case.job.type == Action.DROP_SCHEMA:
@@ -147,17 +147,17 @@ class Judge(Decider):
         return self._skip(case, f"shared database: {what}", NO_CHANGE, alert)
 
     def _find_shared(self, case: Case, sides: Sides, neighbours: dict[int, list[TableDef]]) -> TableDef | None:
-        """A table of the DDL that shares its target with others; None = there is none."""
+        """A table of the DDL that shares its target with others, or None."""
         if not self._rules.routes or case.on_database:
             return None
         groups = [(table, neighbours.get(table.id, [])) for table in sides[0].tables]
         groups += [(table, self._tables.sources(table)) for table in sides[1].tables]
         shared = (table for table, group in groups if any(each.id != table.id for each in group))
-        # The last table of a target, after others were passed over, shares it no more, but may still differ from it.
+        # A target's last table, after others were passed over, no longer shares it but may still differ from it.
         return next(shared, None) or next((table for table, _ in groups if self.shared.keeper.is_held(table)), None)
 
     def _sides_after_manual_change(self, sides: Sides) -> Sides:
-        """The result of a change by hand at a shared target: the present shape of its tables, if it still exists."""
+        """The result of a manual change at a shared target: the present joined shape of its tables, if any exist."""
         tables = []
         for table in sides[1].tables:
             shape = self._naming.merge([self._naming.definition(one) for one in self._tables.sources(table)])

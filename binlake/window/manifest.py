@@ -1,4 +1,4 @@
-"""A manifest is written once and never changed: a rerun must find what it pins.
+"""The manifests of land and convert. A manifest is written once and never changed: a rerun must use what it pins.
 
 Sources: DESIGN 2; hazards R-03, R-16, R-40.
 
@@ -33,8 +33,8 @@ class OfWindow:
 class MemberProof:
     """One pump's part in a window and the proof that it was complete.
 
-    `proof_ts` is the commit_ts >= hi of the entity that ended its stream (0 = drained before the window, not pulled);
-    `gc_ts` the greatest value read before and after the pull.
+    `proof_ts`: the commit_ts >= hi of the entity that ended its stream (0 = drained before the window, not pulled);
+    `gc_ts`: the greater of the values read before and after the pull.
     """
 
     node_id: str
@@ -49,8 +49,8 @@ class MemberProof:
 class WindowManifest(OfWindow):
     """Sealed by land: the window (lo, hi], its members, and the digest of its rows in `binlog`.
 
-    `schema_version` is the schema history's version at hi; `dml` and `ddls` count transactions, `chunks` the rows
-    above the first of a transaction; `bytes` are payload bytes.
+    `schema_version`: the schema history's version at hi; `dml` and `ddls` count transactions, `chunks` their further
+    rows after the first; `bytes`: payload bytes.
     """
 
     replication: str
@@ -72,7 +72,7 @@ class WindowManifest(OfWindow):
 
     @classmethod
     def from_json(cls, text: str) -> WindowManifest:
-        """The manifest of `to_json`. Raises WireError."""
+        """Parse what `to_json` wrote. Raises WireError."""
         raw = parse_object(text, cls.__name__)
         return cls(**{**raw, "members": tuple(MemberProof(**member) for member in raw["members"])})
 
@@ -81,10 +81,10 @@ class WindowManifest(OfWindow):
 class ApplyManifest(OfWindow):
     """Pinned by convert for one SQL sink before the first write: finalize executes exactly this.
 
-    `start` is the checkpoint's commitTS it was made for (= lo); `definitions` the digest of the target's definitions
-    at lo; `safe_mode` the form of the writes (safe or plain); `change` and `statement` the digests of the derived
-    tables; `windows` the landed windows it covers; `cuts` the commit_ts at which its segments start, from the second;
-    `compact` the digest of the compact manifest it is based on (empty: sealed before these existed).
+    `lo`: also the checkpoint's commitTS that it was made for; `definitions`: the digest of the target's definitions at
+    lo; `safe_mode`: the form of the writes (safe or plain); `change` and `statement`: the digests of the derived
+    tables; `windows`: the landed windows that it covers; `cuts`: the commit_ts at which its segments start, from the
+    second one; `compact`: the digest of the compact manifest that it is based on (empty: sealed before these existed).
     """
 
     replication: str
@@ -108,12 +108,12 @@ class ApplyManifest(OfWindow):
         """Canonical JSON, timestamps as strings."""
         values = asdict(self)
         values["cuts"] = [str(commit_ts) for commit_ts in self.cuts]
-        # Left out when empty, so that a manifest that was sealed before they existed keeps its digest.
+        # `cuts` and `compact` are omitted when empty, so that manifests sealed before they existed keep their digest.
         return canonical_json({key: value for key, value in values.items() if value or key not in ("cuts", "compact")})
 
     @classmethod
     def from_json(cls, text: str) -> ApplyManifest:
-        """The manifest of `to_json`. Raises WireError."""
+        """Parse what `to_json` wrote. Raises WireError."""
         raw = parse_object(text, cls.__name__)
         cuts = tuple(int(commit_ts) for commit_ts in raw.get("cuts", ()))
         return cls(**{**raw, "windows": tuple(raw["windows"]), "cuts": cuts})

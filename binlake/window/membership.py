@@ -1,4 +1,4 @@
-"""The members of a window: the registry's pumps and every remembered pump; none can leave unnoticed.
+"""The members of a window: the registry's pumps and every remembered pump, so that no pump can leave unnoticed.
 
 Sources: DESIGN 3.3; hazards R-05 (vanished, offline with data), R-06 (another disk), R-26 (collected range).
 """
@@ -17,7 +17,7 @@ from binlake.window.remembered import FORGOTTEN, RememberedMember
 
 @dataclass(frozen=True)
 class Probe:
-    """A pump's answer about itself; an original pump has none, so all values are zero."""
+    """A pump's answer about itself. An original pump does not answer, so all values are zero."""
 
     store_uuid: str = ""
     max_commit_ts: int = 0
@@ -40,7 +40,7 @@ def gather_members(
 ) -> list[Member]:
     """The members of a window that starts after `lo`.
 
-    `pumps` must have been listed after the TSO that bounds hi was fetched. `probe(host)` asks a pump for its own view
+    `pumps` must have been listed after the TSO that bounds hi was fetched. `probe(host)` asks a pump for its own state
     and raises SourceUnavailable when it does not answer.
     """
     present = {pump.node_id for pump in pumps}
@@ -52,10 +52,10 @@ def gather_members(
 
 
 def flag_future_watermarks(members: Sequence[Member], now: int) -> list[Member]:
-    """`members`, where a watermark above PD's clock is a problem: `now` is a TSO fetched after they were listed.
+    """Report a problem for each of `members` with a watermark above PD's clock.
 
-    Such a pump holds a binlog that no transaction of this cluster can have. Its watermark is above transactions
-    that are still open (invariant 2).
+    `now`: a TSO fetched after they were listed. Such a pump has a binlog that no transaction of this cluster can have
+    written, and its watermark is above transactions that are still open (invariant 2).
     """
     return [
         replace(member, problem=_describe_future_watermark(member.watermark, now))
@@ -76,14 +76,14 @@ def _describe_future_watermark(watermark: int, now: int) -> str:
 def _is_forgotten(pump: NodeStatus, remembered: Mapping[str, RememberedMember]) -> bool:
     known = remembered.get(pump.node_id)
     is_offline = known is not None and known.state == FORGOTTEN and pump.state == "offline"
-    # A watermark above the one at which it was given up: it has served since.
+    # If its watermark is above the one at which it was forgotten, the pump has served since.
     return is_offline and known is not None and pump.max_commit_ts <= known.watermark
 
 
 def _member(pump: NodeStatus, known: RememberedMember | None, lo: int, probe: Callable[[str], Probe]) -> Member:
     uuid = known.store_uuid if known else ""
     if pump.state == "offline":
-        # A forced offline keeps the last heartbeat's watermark; a later one from a probe still counts.
+        # A pump forced offline keeps its last heartbeat's watermark; a probe may have seen a higher one.
         seen = max(pump.max_commit_ts, known.watermark if known else 0)
         return Member(pump.node_id, pump.host, pump.state, seen, uuid)
     try:
@@ -109,7 +109,7 @@ def _describe_other_pump(pump: NodeStatus, answer: Probe) -> str:
 
 def _find_problem(uuid: str, answer: Probe, lo: int) -> str:
     if uuid and answer.store_uuid and uuid != answer.store_uuid:
-        return f"its data directory is another one (store {answer.store_uuid}, remembered {uuid})"
+        return f"it has another data directory (store {answer.store_uuid}, remembered {uuid})"
     if answer.gc_ts > 0 and answer.gc_ts >= lo:
         return f"it has collected binlogs up to {answer.gc_ts}: it has lost the range after {lo}"
     return ""

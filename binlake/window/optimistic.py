@@ -1,8 +1,8 @@
-"""The effect of one table's DDL on a target that several tables share by their joined definition.
+"""The effect of one table's DDL on the joined definition of a target that several tables share.
 
-Rule (`shard-mode = "optimistic"`): the target can always hold the rows of all tables at that commit_ts. A DDL that
-changes the joined definition runs at once; one that does not is skipped; where there is no joined definition, or rows
-already at the target would have other values than at the source, it is a conflict.
+Rule (`shard-mode = "optimistic"`): the target can always store the rows of all tables at that commit_ts. A DDL that
+changes the joined definition runs at once; other DDL is skipped. It is a conflict if a joined definition does not
+exist, or if rows already at the target would have other values than at the source.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from binlake.window.widening import write_alter
 
 @dataclass(frozen=True)
 class SharedChange:
-    """A DDL of one table: `old` and `new` are its definitions (None: absent), `was` and `now` those of all tables
-    that share its target, by the target's names."""
+    """A DDL of one table, with the target's names.
+
+    `old` and `new`: its definitions (None: absent); `was` and `now`: those of all tables that share its target.
+    """
 
     old: TableDef | None
     new: TableDef | None
@@ -34,21 +36,21 @@ class SharedChange:
 
 @dataclass(frozen=True)
 class JoinedChange:
-    """`sides`: the target before and after; `sql`: the statement, empty = none, None = the source's own."""
+    """`sides`: the target before and after. `sql`: the statement to run; "" = none, None = the source's statement."""
 
     sides: tuple[Definitions, Definitions]
     sql: str | None
 
 
 def join_change(change: SharedChange, query: str) -> JoinedChange:
-    """The effect of the DDL `query` on the joined definition. Raises SchemaError or Conflict if it is impossible."""
+    """The effect of the DDL `query` on the joined definition. Raises SchemaError or Conflict."""
     was, now = join_tables(tuple(change.was)), join_tables(tuple(change.now))
     if change.old is not None and change.new is not None:
         _require_same_names(change.old, change.new, query)
     if change.old is not None and change.new is not None:
         require_same_fill(change.old, change.new, was)
     _require_unchanged_fill(change, was, now)
-    # The same table before and after, as the mirror alters it and rows are converted.
+    # It stays the same table with the same id, as the mirror alters it and converts its rows.
     now = replace(now, id=was.id, raw={**now.raw, "id": was.id})
     sides = Definitions((), (was,)), Definitions((), (now,))
     if RowLayout(was) == RowLayout(now):
@@ -63,7 +65,7 @@ def join_change(change: SharedChange, query: str) -> JoinedChange:
 
 
 def require_same_fill(old: TableDef, new: TableDef, was: TableDef) -> None:
-    """In a column that a table adds, its rows get their value at the target, `was`. Raises Conflict."""
+    """Require that rows of a table that adds a column get the value they have at the target `was`. Raises Conflict."""
     for column in new.row_columns:
         at_target = was.column(column.name)
         if old.column(column.name) is None and at_target is not None and filled_text(at_target) != filled_text(column):
@@ -74,7 +76,7 @@ def require_same_fill(old: TableDef, new: TableDef, was: TableDef) -> None:
 
 
 def _require_unchanged_fill(change: SharedChange, was: TableDef, now: TableDef) -> None:
-    """Rows of a table without a column keep their value in the target's. Raises Conflict."""
+    """Require that rows of tables without a column keep that column's value at the target. Raises Conflict."""
     for column in now.row_columns:
         at_target = was.column(column.name)
         if at_target is None or column.is_generated or filled_text(at_target) == filled_text(column):
@@ -87,7 +89,7 @@ def _require_unchanged_fill(change: SharedChange, was: TableDef, now: TableDef) 
 
 
 def _require_same_names(old: TableDef, new: TableDef, query: str) -> None:
-    """No column is renamed: rows of other tables keep the old name, so there would be two columns. Raises Conflict."""
+    """Raises Conflict if a column is renamed: rows of other tables keep the old name, so both columns would exist."""
     former = {column.id: column.name for column in old.columns}
     renamed = [
         (former[column.id], column.name)
@@ -99,7 +101,7 @@ def _require_same_names(old: TableDef, new: TableDef, query: str) -> None:
 
 
 def renames_column(query: str) -> bool:
-    """True for `CHANGE [COLUMN] former new ...`: with another type, the column has another number too."""
+    """True for `CHANGE [COLUMN] former new ...`. With another type the column has a new id, so compare the names."""
     changed = changed_columns(clauses_of_alter(tokenize_restored(query)))
     return any(new != former for new, former in changed.items())
 

@@ -1,8 +1,8 @@
-"""The effect of one table's DDL on a shared target in DM's pessimistic mode: it waits for the others.
+"""The effect of one table's DDL on a shared target in DM's pessimistic mode: it waits for the other tables.
 
-Rule: each table goes through its DDL step by step. A step runs at the target once every table of the group has made one
-with the same resulting shape; until then the rows after it are held, table by table, and everything else continues. A
-table is identified by its number: a new table under the name of a removed one has made none of its steps.
+Rule: each table makes its DDL step by step. A step runs at the target once every table of the group has made a step
+with the same resulting shape. Until then the rows after it are held, table by table, and everything else continues. A
+table is identified by its id: a new table with the name of a removed one has made none of its steps.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from binlake.window.targets import RowLayout, TargetTables
 
 @dataclass(frozen=True)
 class Release:
-    """Steps of one table that run at the target now, in order. `alert`: what an operator must know about them."""
+    """Steps of one table that run at the target now, in order. `alert`: a message to the operator about them."""
 
     steps: tuple[Hold, ...]
     alert: str = ""
 
     @property
     def before(self) -> TableDef:
-        """The definition (of the source) that the target has before them."""
+        """The definition (of the source) that the target has before the steps."""
         return self.steps[0].before
 
     @property
     def after(self) -> TableDef:
-        """The definition after them."""
+        """The definition after the steps."""
         return self.steps[-1].after
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The statements."""
+        """The statements of the steps."""
         return tuple(hold.sql for hold in self.steps)
 
 
 class LockKeeper:
-    """Tracks the holds of a window while its DDL are judged in commit order; `tables` are the target's."""
+    """Tracks the holds of a window while its DDL is judged in commit order. `tables`: the target's tables."""
 
     def __init__(self, tables: TargetTables, locks: Locks) -> None:
         self._tables = tables
@@ -59,24 +59,24 @@ class LockKeeper:
         return sorted({hold.target for hold in self._holds if hold.waits})
 
     def waiting_for(self, group: Sequence[TableDef], target: Name) -> list[Name]:
-        """The tables of `group` that have not made the next step of the others."""
+        """The tables of `group` that have not made the next step yet; empty if no table waits."""
         waiting = {hold.after.id for hold in self._waiting_holds(target)}
         passed = {entry.table.id for entry in self._passed if entry.until == OPEN and entry.target == target}
         return [_name(table) for table in group if table.id not in waiting | passed] if waiting else []
 
     def is_held(self, table: TableDef) -> bool:
-        """True when some of its DDL wait, or it is passed over."""
+        """True when a DDL of the table waits, or the table is passed over."""
         return bool(self._steps_of(table.id)) or self._find_passed_over(table) is not None
 
     def follow(self, old: TableDef, new: TableDef, since: int) -> None:
-        """`old` becomes `new`, perhaps with another name or number, by a DDL that is not a step.
+        """Follow a DDL that is not a step: `old` becomes `new`, perhaps with another name or id.
 
         The target keeps its definition for the table.
         """
         for number, hold in list(enumerate(self._holds)):
             if hold.after.id != old.id:
                 continue
-            # Including those released in this window: the number shows which one waited first.
+            # Also update holds released in this window: the id shows which one waited first.
             moved = replace(hold, before=as_table(hold.before, new), after=as_table(hold.after, new))
             self._holds[number] = moved
             if _name(old) != _name(new) and hold.waits and hold.until == OPEN:
@@ -94,7 +94,7 @@ class LockKeeper:
     def has_caught_up(self, new: TableDef, since: int) -> bool | None:
         """Whether a passed-over table now has the target's definition; None for other tables.
 
-        Raises Conflict where its rows would differ at the target.
+        Raises Conflict if its rows would differ at the target.
         """
         passed = self._find_passed_over(new)
         if passed is None:
@@ -106,13 +106,13 @@ class LockKeeper:
         return True
 
     def step(self, hold: Hold) -> None:
-        """Add a DDL that is a step: rows after it wait."""
+        """Add a DDL that is a step: later rows of the table wait."""
         self._end_rows(hold.after.id, hold.since)
         self._holds.append(hold)
         self._tables.show(as_table(self._steps_of(hold.after.id)[0].before, hold.after))
 
     def end(self, table: TableDef, since: int) -> None:
-        """The table is removed: the rows of its last step end here, and no other table waits for it."""
+        """Follow the removal of `table`: the rows of its last step end here, and no other table waits for it."""
         self._end_rows(table.id, since)
         passed = self._find_passed_over(table)
         if passed is not None:
@@ -124,22 +124,22 @@ class LockKeeper:
                 self._holds[number] = replace(hold, until=since)
 
     def abandon(self, target: Name) -> list[Name]:
-        """All tables of `target` are removed, so waiting rows are never released; returns the tables of these rows."""
+        """Follow the removal of all tables of `target`: waiting rows are never released. Returns their tables."""
         waiting = self._waiting_holds(target)
         self._holds = [replace(hold, released=NEVER) if hold in waiting else hold for hold in self._holds]
         return sorted({hold.source for hold in waiting})
 
     def steps_to(self, target: Name, shape: RowLayout) -> list[Hold]:
-        """The steps of a waiting table of `target` that has reached `shape`; empty when there is none."""
+        """The steps of a waiting table of `target` that has reached `shape`; empty if no table has."""
         candidates = (self._steps_up_to(table_id, shape) for table_id in self._waiting_ids(target))
         return next((steps for steps in candidates if steps), [])
 
     def pass_over(
         self, group: Sequence[TableDef], without: Sequence[TableDef], target: Name, start: int
     ) -> Release | None:
-        """Continue from `start` without some tables of `group`: they count as having the shape that the others reached.
+        """Continue from `start` without some tables of `group`, as if they had the shape that the others reached.
 
-        Their own holds are released too. None where the others have not reached a common shape. Raises Conflict where
+        Their holds are released too. Returns None if the others have not reached a common shape. Raises Conflict if
         rows of a table that is left out would differ at the target.
         """
         before = list(self._passed)
@@ -156,17 +156,17 @@ class LockKeeper:
         return release
 
     def release(self, group: Sequence[TableDef], target: Name, start: int) -> Release | None:
-        """The steps to the furthest shape that all tables of `group` have reached; None when there is none.
+        """The steps to the furthest shape that all tables of `group` have reached; None if they reached none.
 
-        Only once per commit_ts, since a mirror identifies the DDL of a table by it. A step that would change values of
-        rows of an earlier step waits for the next window. Raises Conflict where rows at the target would be filled with
-        other values than at their tables.
+        At most one release per commit_ts, since a mirror identifies a table's DDL by it. A step that would change
+        values of an earlier step's rows waits for the next window. Raises Conflict if a new column would get other
+        values in rows at the target than in the source tables.
         """
         steps: dict[int, list[Hold]] = {}
         if any(hold.target == target and hold.released == start for hold in self._holds):
             return None
         while (reached := self._find_common_shape(group)) is not None:
-            # The common steps of a removed table are released too.
+            # Steps of removed tables up to this shape are released too.
             reached_steps = {table_id: self._steps_up_to(table_id, reached) for table_id in self._waiting_ids(target)}
             last = next(reached_steps[table.id][-1].after for table in group if reached_steps.get(table.id))
             shapes = {table_id: table_steps[-1].after for table_id, table_steps in reached_steps.items() if table_steps}
@@ -184,7 +184,7 @@ class LockKeeper:
         live = [table.id for table in group if steps.get(table.id)]
         if not live:
             return None
-        # The statements of one table: the one that was last.
+        # Run the statements of one table: of the table that made the last step.
         table_steps = max((steps[table_id] for table_id in live), key=lambda some: some[-1].commit_ts)
         last = table_steps[-1].after
         passed = {entry.table.id for entry in map(self._find_passed_over, group) if entry is not None}
@@ -197,7 +197,7 @@ class LockKeeper:
         return Release(tuple(_remove_repeats(table_steps)), alert)
 
     def _find_common_shape(self, group: Sequence[TableDef]) -> RowLayout | None:
-        """The first shape that each table of `group` has reached, except those passed over."""
+        """The first shape that each table of `group` has reached, except tables that are passed over."""
         waiting = [self._steps_of(table.id) for table in group if self._find_passed_over(table) is None]
         if not waiting or not all(waiting):
             return None
@@ -208,17 +208,17 @@ class LockKeeper:
         return None
 
     def _steps_up_to(self, table_id: int, reached: RowLayout) -> list[Hold]:
-        """The steps of a table up to the first that results in the shape `reached`; empty when none does."""
+        """The steps of a table up to the first one that results in the shape `reached`; empty if none does."""
         steps = self._steps_of(table_id)
         last = next((hold for hold in steps if RowLayout(hold.after) == reached), None)
         if last is None:
             return []
-        # A step continues under another name if its table was renamed meanwhile.
+        # If its table was renamed meanwhile, a step continues under the new name.
         ends = max(number for number, hold in enumerate(steps) if hold.commit_ts == last.commit_ts) + 1
         return steps[:ends] if rows_stay_readable(steps[:ends], last.after) else []
 
     def _restore_definitions(self, group: Sequence[TableDef], reached: TableDef, start: int) -> None:
-        """Show the target's definition of each table after a release that changed it to `reached`."""
+        """Set the target's definition of each table after a release that changed it to `reached`."""
         for table in group:
             steps, passed = self._steps_of(table.id), self._find_passed_over(table)
             if passed is not None:
@@ -228,7 +228,7 @@ class LockKeeper:
                 self._tables.show(as_table(steps[0].before if steps else self._last_definition(table), table))
 
     def _update_passed_over(self, passed: PassedOver, table: TableDef, source: Name, since: int) -> None:
-        """From `since` on, the target has `table` for a passed-over one; before it the old definition."""
+        """Record that from `since` on the target has the definition `table` for a passed-over table."""
         self._passed.remove(passed)
         if passed.since < since:
             self._passed.append(replace(passed, until=since))
@@ -252,23 +252,23 @@ class LockKeeper:
 
 
 def _require_readable(tables: Iterable[TableDef], last: TableDef) -> None:
-    """Raises Conflict where rows of one of `tables` would differ in a table with the definition `last`."""
+    """Raises Conflict if rows of one of `tables` would differ in a table with the definition `last`."""
     for table in tables:
         name = unreadable_column(table, last)
         if name:
             raise Conflict(
-                f"column {name}: rows of {table.db}.{table.name} were written with another name or type of it, and"
-                " would differ at the target"
+                f"column {name}: rows of {table.db}.{table.name} were written under another name or type of the column"
+                " and would differ at the target"
             )
 
 
 def _remove_repeats(steps: Sequence[Hold]) -> list[Hold]:
-    """Each step once, even if it continued under another name."""
+    """Each step once, even if it continued under a new name."""
     return list({hold.commit_ts: hold for hold in steps}.values())
 
 
 def _missing_columns(table: TableDef, last: TableDef) -> dict[str, str]:
-    """The columns of `last`, with which rows of `table` are released, that they lack, and their values."""
+    """The columns that rows of `table` lack when they are released with the definition `last`, and their values."""
     lacking = [column for column in last.row_columns if table.column(column.name) is None]
     texts = {column.name: filled_text(column) for column in lacking}
     return {name: text for name, text in texts.items() if text is not None}

@@ -1,9 +1,9 @@
-"""Proposes the next window: hi never passes a member that has not shown it is complete.
+"""Proposes the next window. hi never passes a member that has not proved that it is complete up to there.
 
 Sources: DESIGN 3.3; hazards R-05, R-35.
 
-The caller must have listed the members *after* it fetched `tso`: a pump that joins later holds nothing at or below hi,
-because hi < tso and a commit_ts is asked for only after its prewrite is acked (MISSION S0-58).
+The caller must have listed the members *after* it fetched `tso`. A pump that joins later has nothing at or below hi,
+because hi < tso, and a transaction requests its commit_ts only after its prewrite is acknowledged (MISSION S0-58).
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ State = Literal["ready", "blocked", "waiting"]
 
 @dataclass(frozen=True)
 class Counters:
-    """What a pump counted since it started: `late_commits` (hazards R-08) and `early_commits` (hazards R-09) are
-    transactions that windows may have missed; `status_queries` counts writers that do not send their commit;
-    `lost_commit_ts` are all transactions ever given up by command: their rows are not in the pump."""
+    """What a pump has counted since it started.
+
+    `late_commits` (hazards R-08) and `early_commits` (hazards R-09): transactions that windows may have missed;
+    `status_queries`: queries for writers that did not send their commit; `lost_commit_ts`: all transactions ever given
+    up by command, whose rows the pump does not have.
+    """
 
     late_commits: int = 0
     early_commits: int = 0
@@ -32,9 +35,9 @@ class Counters:
 
 @dataclass(frozen=True)
 class OpenTransactions:
-    """Transactions of which a pump has the prewrite but neither commit nor rollback: its watermark stays below them.
+    """Transactions of which a pump has the prewrite but neither commit nor rollback. Its watermark stays below them.
 
-    How many, the least `start_ts` (0: none), and what the pump `reported` as blocking it.
+    `count`: how many; `start_ts`: the lowest one (0: none); `reported`: what the pump reports as the reason.
     """
 
     count: int = 0
@@ -52,9 +55,9 @@ class OpenTransactions:
 
 @dataclass(frozen=True)
 class Member:
-    """One pump, from the registry or remembered: its `watermark` (commit_ts; 0 = none yet), `state`, and `problem`.
+    """One pump, from the registry or remembered, with its `watermark` (commit_ts; 0 = none yet) and `state`.
 
-    `problem` is text for people when the member cannot serve the window (vanished, unreachable, another store).
+    `problem`: the reason, for people, why it cannot serve the window (vanished, unreachable, another store).
     """
 
     node_id: str
@@ -73,7 +76,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Blocker:
-    """A pump that blocks the window, since which commit_ts, and why."""
+    """A pump that blocks the window, the commit_ts since which it does, and the reason."""
 
     node_id: str
     since: int
@@ -85,7 +88,7 @@ class Blocker:
 
 @dataclass(frozen=True)
 class Plan:
-    """The proposal: `ready` has lo < hi; `blocked` names the pumps; `waiting`: the next stop is not reached yet."""
+    """The proposal. `ready`: lo < hi; `blocked`: by the named pumps; `waiting`: the next stop is not reached yet."""
 
     state: State
     lo: int
@@ -106,9 +109,9 @@ def propose_window(
 ) -> Plan:
     """The next window after `lo`.
 
-    hi is the least of: every member's watermark, `tso` - 1, the next stop point, `lo` + `reach`
-    (see `reach_after`; None: no cap), `stop_ts`.
-    A `stop_ts` above what the watermarks allow is `waiting`, never silently cut short.
+    hi is the minimum of: every member's watermark, `tso` - 1, the next stop point, `lo` + `reach` (see `reach_after`;
+    None: no limit), `stop_ts`. If `stop_ts` is above the watermarks, the state is `waiting`; the window is never
+    silently cut short.
     """
     active = [member for member in members if not member.drained(lo)]
     blockers = _find_blockers(lo, active)
@@ -142,10 +145,10 @@ def _find_blockers(lo: int, active: Sequence[Member]) -> list[Blocker]:
 
 
 def reach_after(last: WindowManifest | None, max_seconds: int) -> int | None:
-    """How far the window after `last` may reach, in commit_ts: `max_seconds`, or twice what an empty `last` did.
+    """The maximum length of the window after `last` in commit_ts: `max_seconds`, or twice that of an empty `last`.
 
-    So ranges of commit_ts without data, even a year, cost a few windows instead of one per hour. None for the first
-    window of a replication: it is unknown where its data begins.
+    So even a year without data takes a few windows instead of one per hour. None (no limit) for the first window of a
+    replication, as it is unknown where its data begins.
     """
     if last is None:
         return None

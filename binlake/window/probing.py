@@ -1,4 +1,4 @@
-"""Asks a pump about itself, for the membership of a window and for a task that waits for one."""
+"""Asks a pump about its state, for a window's membership and for a task that waits for a window."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from binlake.window.membership import Probe
 
 
 def ask_pump(host: str, cluster_id: int, timeout_s: float, tls: Tls | None = None) -> Probe:
-    """The answer of the pump at `host` (HOST:PORT) about itself. Raises SourceUnavailable."""
+    """The state that the pump at `host` (HOST:PORT) reports. Raises SourceUnavailable."""
     try:
         info = PumpReader(host, cluster_id, timeout_s=timeout_s, tls=tls).info()
     except WireError:
-        # An original pump has no Info service: the registry's entry and the proof in the pull must suffice.
+        # An original pump has no Info service. The registry's entry and the proof in the pull must suffice.
         return Probe()
     return Probe(
         store_uuid=info.store_uuid,

@@ -1,7 +1,7 @@
-"""The DDL that changes rows by itself: the lake has no row changes for it, so its tables are compared after it.
+"""Finds DDL that changes rows by itself. The lake has no row changes for it, so its tables are compared afterwards.
 
-Derived from the definitions before and after, whatever the statement: a changed type converts values, a new column
-fills them, a new table id or a removed partition removes rows.
+This is derived from the definitions before and after, whatever the statement: a changed type converts values, a new
+column gets values in existing rows, and a new table id or a removed partition removes rows.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from binlake.window.definitions import LandedDdl
 
 Name = tuple[str, str]
 STAGE = "verify-ddl"
-"""Events of this stage: `due` before such a DDL, then the outcome; each holds everything that is still due."""
+"""Events of this stage: `due` before such a DDL, then the outcome. Each lists all tables that are still due."""
 FOUND = ("equal", "different", "not-comparable")
 """The states of an outcome."""
 
 
 def tables_rewritten_by(ddls: Iterable[LandedDdl]) -> dict[Name, int]:
-    """The target's tables whose rows one of `ddls` changes by itself at the target: the commit_ts of the last one.
+    """By target table, the commit_ts of the last of `ddls` that changes the table's rows by itself.
 
-    By the table's name after the last of `ddls`; tables that are dropped later are left out.
+    The key is the table's name after the last of `ddls`. Tables that are dropped later are left out.
     """
     last_rewrites: dict[Name, int] = {}
     for ddl in ddls:
         if ddl.decision not in ("apply", "replaced"):
             continue
         names = {table.id: (table.db, table.name) for table in ddl.before.tables}
-        # A rename, also as a part of a DDL, moves the mark.
+        # A rename, even as a part of another DDL, moves the entry to the new name.
         moved = {table_id: last_rewrites.pop(name) for table_id, name in names.items() if name in last_rewrites}
         for table in ddl.after.tables:
             name = (table.db, table.name)
@@ -41,7 +41,7 @@ def tables_rewritten_by(ddls: Iterable[LandedDdl]) -> dict[Name, int]:
 
 
 def _find_former(tables: Iterable[TableDef], after: TableDef) -> TableDef | None:
-    """The table before the DDL: by its id, else (TRUNCATE assigns a new one) by its name."""
+    """The table before the DDL, found by its id, else by its name (TRUNCATE assigns a new id)."""
     known = list(tables)
     same = [table for table in known if table.id == after.id]
     named = [t for t in known if fold_pair((t.db, t.name)) == fold_pair((after.db, after.name))]
@@ -61,7 +61,7 @@ def _is_rewritten(before: TableDef | None, after: TableDef) -> bool:
 
 
 def _match_renamed_columns(before: TableDef, after: TableDef) -> Mapping[str, ColumnInfo]:
-    """Columns of `after` with new names, matched in order with as many removed ones of `before`."""
+    """New columns of `after` matched in order with the removed columns of `before`, if their numbers are equal."""
     old, new = ({fold_name(column.name) for column in table.columns} for table in (before, after))
     came = [column for column in after.columns if fold_name(column.name) not in old]
     removed = [column for column in before.columns if fold_name(column.name) not in new]

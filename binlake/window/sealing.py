@@ -1,4 +1,4 @@
-"""Manifests as text: canonical JSON, and a seal that proves that text, kind and version are the expected ones.
+"""Manifests as text: canonical JSON, and a seal that proves the expected text, kind and version.
 
 In JSON every commit_ts is a decimal string (invariant 12).
 """
@@ -12,17 +12,17 @@ from typing import Any
 
 from binlake.errors import DamagedManifest, WireError
 
-# 64-bit values that JSON readers elsewhere would round (invariant 12).
+# 64-bit values, which other JSON readers would round (invariant 12).
 _TEXT_KEYS = frozenset({"lo", "hi", "gc_ts", "proof_ts", "cluster_id"})
 
 
 def canonical_json(value: Mapping[str, Any]) -> str:
-    """The one text of `value`: keys in order, timestamps as strings."""
+    """The only text of `value`: sorted keys, timestamps as strings."""
     return json.dumps(_timestamps_to_text(value), sort_keys=True, separators=(",", ":"))
 
 
 def parse_object(text: str, kind: str) -> dict[str, Any]:
-    """The object of `canonical_json`. Raises WireError."""
+    """Parse what `canonical_json` wrote. Raises WireError."""
     try:
         raw = _timestamps_to_numbers(json.loads(text))
     except (ValueError, TypeError) as error:
@@ -44,7 +44,7 @@ def seal(kind: str, version: int, body: Mapping[str, Any]) -> str:
 
 
 def unseal(text: str, kind: str, version: int) -> dict[str, Any]:
-    """The body of `seal`. Raises DamagedManifest when it is not exactly what was sealed."""
+    """Parse what `seal` wrote and return the body. Raises DamagedManifest if it is not exactly what was sealed."""
     try:
         raw = parse_object(text, f"the {kind} manifest")
     except WireError as error:

@@ -1,8 +1,8 @@
-"""The shapes of a window's tables: read at its lo, then updated by the window's own DDL (S4-22, S4-23).
+"""The shapes of a window's tables: read at its lo, then updated by the window's DDL (S4-22, S4-23).
 
-With a shape every later step sees one definition: the source's columns that the target has, and the unique keys of
-both. So the identity of a row is the target's. A DDL runs on both sides, so differences remain: under a new name after
-a RENAME, under a new id after a TRUNCATE. A table that the window itself drops and creates is equal on both sides.
+With a shape, all later steps use one definition: the source's columns that the target has too, and the unique keys that
+both have. So a row's identity is valid at the target. A DDL runs on both sides, so a difference remains: under the new
+name after a RENAME, under the new id after a TRUNCATE. A table that the window itself creates is equal on both sides.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class TableShape:
-    """The differences of a table. `own`: columns of the target only; `kept`: those whose values must be preserved, as
-    the target spells them; `dropped`: columns of the source that are not written; `lost`: columns of the source's
-    unique keys that the target lacks. Names of `dropped` and `lost` are in lower case.
+    """The differences of a table between source and target.
+
+    `own`: columns that only the target has; `kept`: those of them whose values must be preserved, as the target spells
+    them; `dropped`: columns of the source that are not written; `lost`: the column lists of the source's unique keys
+    that the target lacks. Names of `dropped` and `lost` are in lower case.
     """
 
     own: tuple[str, ...] = ()
@@ -42,15 +44,15 @@ class TableShape:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> TableShape:
-        """The shape of `to_dict`."""
+        """Parse what `to_dict` wrote."""
         lost = tuple(tuple(columns) for columns in raw["lost"])
         return cls(tuple(raw["own"]), tuple(raw["kept"]), tuple(raw["dropped"]), lost)
 
     def of(self, table: TableDef) -> TableDef:
-        """The definition that the source's `table` and the target share."""
+        """The part of the source's definition `table` that the target shares."""
         dropped = frozenset(self.dropped)
         columns = tuple(column for column in table.all_columns if fold_name(column.name) not in dropped)
-        # A definition may mark its integer key with a flag: from here on every unique key is an index.
+        # A definition may mark an integer primary key by a flag. From here on every unique key is an index.
         keys = [key for key in table.unique_keys() if self._is_shared(key, dropped)]
         plain = [index for index in table.indexes if not (index.unique and index.state == PUBLIC)]
         return replace(
@@ -70,7 +72,7 @@ class TableShape:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Shapes at a window's lo by the target's name, for tables that differ."""
+    """The shapes at a window's lo of the tables that differ, by the target's name."""
 
     at_lo: Mapping[Name, TableShape] = field(default_factory=dict)
 
@@ -78,21 +80,21 @@ class Shapes:
         return bool(self.at_lo)
 
     def base(self, table: TableDef) -> TableDef:
-        """The definition at lo."""
+        """The shared definition of `table` at lo."""
         return _apply_shape(table, self._shapes_by_name().get(_name(table)))
 
     def follow(self, ddls: Iterable[LandedDdl]) -> tuple[LandedDdl, ...]:
-        """The window's DDL in commit order, with the definitions that both sides share."""
+        """The window's DDL, given in commit order, with the definitions that both sides share."""
         known = self._shapes_by_name()
         return tuple(_follow_ddl(ddl, known) for ddl in ddls)
 
     def to_list(self) -> list[Any]:
-        """Plain values for JSON, by name."""
+        """Plain values for JSON, sorted by name."""
         return [[db, table, shape.to_dict()] for (db, table), shape in sorted(self.at_lo.items(), key=itemgetter(0))]
 
     @classmethod
     def from_list(cls, raw: Iterable[Any]) -> Shapes:
-        """The shapes of `to_list`."""
+        """Parse what `to_list` wrote."""
         return cls({(db, table): TableShape.from_dict(shape) for db, table, shape in raw})
 
     def _shapes_by_name(self) -> dict[Name, TableShape]:
@@ -100,10 +102,10 @@ class Shapes:
 
 
 def _follow_ddl(ddl: LandedDdl, known: dict[Name, TableShape]) -> LandedDdl:
-    """`ddl` with shared definitions; updates `known`, the shapes by name, to after it."""
+    """`ddl` with shared definitions. Updates `known`, the shapes by name, to the state after the DDL."""
     before = {_name(table): known.pop(_name(table), None) for table in ddl.before.tables}
     ids = {table.id: before[_name(table)] for table in ddl.before.tables}
-    # By id first, as a RENAME may swap two names. A TRUNCATE only keeps the name.
+    # Match by id first, as a RENAME may swap two names; then by name, which a TRUNCATE keeps.
     after = {_name(t): ids[t.id] if t.id in ids else before.get(_name(t)) for t in ddl.after.tables}
     known.update({name: shape for name, shape in after.items() if shape is not None})
     return replace(ddl, before=_shape_definitions(ddl.before, before), after=_shape_definitions(ddl.after, after))

@@ -1,8 +1,8 @@
-"""The rows that wait until all tables that share a target have a DDL: DM's pessimistic mode.
+"""Rows that wait until all tables that share a target have a DDL: DM's pessimistic mode.
 
 Rule: the target has the definition that all tables of a group have reached. Rows that a table wrote after a DDL that
-another one lacks are held; they count from the DDL with which the last table followed. A hold is a value of the merge
-manifest, so every stage after merge, and every rerun, sees the same.
+another table lacks are held. They are released by the DDL of the last table that follows. Holds are part of the merge
+manifest, so all later stages, and every rerun, see the same ones.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Name = tuple[str, str]
 OPEN = 0
 """The end of a hold that has not ended yet."""
 NEVER = (1 << 63) - 1
-"""Instead of a commit_ts, for rows that never count: no table of their target exists any more."""
+"""Instead of a commit_ts, for rows that are never released: no table of their target exists any more."""
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Rows of `source` with since <= commit_ts < `until` (OPEN: no end) wait for the DDL of `commit_ts`, or for what it
-    waits for. `released`: the commit_ts from which they count (OPEN: they wait).
+    """Rows of `source` with since <= commit_ts < `until` (OPEN: no end) wait until the DDL of `commit_ts` can run.
 
-    `before` and `after` are the table's definitions around the DDL, `sql` its text for the target; `filled`: values of
-    columns that the rows lack in the definition with which they are released.
+    `released`: the commit_ts at which they are released (OPEN: they wait). `before` and `after`: the table's
+    definitions around the DDL; `sql`: its text for the target; `filled`: values of the columns that the rows lack in
+    the definition with which they are released.
     """
 
     target: Name
@@ -49,7 +49,7 @@ class Hold:
         return self.released == OPEN
 
     def ends(self, hi: int) -> int:
-        """The end of its rows, at most just past `hi`."""
+        """The end of the hold's rows (exclusive), at most `hi` + 1."""
         return min(end or hi + 1 for end in (self.until, self.released))
 
     def to_dict(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Hold:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Hold:
-        """The hold of `to_dict`."""
+        """Parse what `to_dict` wrote."""
         names: list[Name] = [(raw[key][0], raw[key][1]) for key in ("target", "source")]
         tables = [_table_from_dict(raw[key]) for key in ("before", "after")]
         ends = [int(raw[key]) for key in ("until", "released")]
@@ -73,9 +73,9 @@ class Hold:
 
 @dataclass(frozen=True)
 class PassedOver:
-    """From `since` on, the table `source` counts as having the target's definition, until it has it (`until`).
+    """The table `source` is treated as having the target's definition from `since` until it really has it (`until`).
 
-    An operator continued without it; `table` is that definition.
+    This follows an operator's command to continue without it. `table`: that definition.
     """
 
     target: Name
@@ -91,7 +91,7 @@ class PassedOver:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> PassedOver:
-        """The reverse of `to_dict`."""
+        """Parse what `to_dict` wrote."""
         names: list[Name] = [(raw[key][0], raw[key][1]) for key in ("target", "source")]
         return cls(names[0], names[1], int(raw["since"]), _table_from_dict(raw["table"]), int(raw["until"]))
 
@@ -104,7 +104,7 @@ class Locks:
     passed: tuple[PassedOver, ...] = ()
 
     def waiting(self, hi: int) -> list[dict[str, str]]:
-        """The tables whose rows wait at `hi`, by target table, for JSON: since when, and for how many seconds."""
+        """The target tables with waiting rows at `hi`, for JSON: the rows' tables, since when and how many seconds."""
         first: dict[Name, Hold] = {}
         held: dict[Name, set[str]] = {}
         for hold in sorted((hold for hold in self.holds if hold.waits), key=lambda hold: hold.since):
@@ -117,7 +117,7 @@ class Locks:
         ]  # fmt: skip
 
     def alerts(self, lo: int, hi: int, most_s: int) -> list[str]:
-        """The targets that exceeded a wait of `most_s` in the window (lo, hi], for people; 0 = never."""
+        """A message for each target whose wait exceeded `most_s` seconds in the window (lo, hi]; 0 = no messages."""
         first: dict[Name, Hold] = {}
         for hold in sorted(self.holds, key=lambda hold: hold.since):
             if hold.waits:
@@ -135,14 +135,14 @@ class Locks:
 
     @property
     def still_open(self) -> Locks:
-        """The holds that continue after the range."""
+        """The holds that still wait after the range."""
         return Locks(
             tuple(hold for hold in self.holds if hold.waits),
             tuple(table for table in self.passed if table.until == OPEN),
         )
 
     def definitions_at(self, ts: int) -> dict[Name, TableDef]:
-        """The definitions that the source's tables have at the target at `ts`, by their names in lower case."""
+        """The target's definitions of held and passed-over source tables at `ts`, by their names in lower case."""
         definitions = {
             fold_pair(passed.source): passed.table
             for passed in self.passed
@@ -157,7 +157,7 @@ class Locks:
         return definitions
 
     def held_tables(self, ts: int) -> set[Name]:
-        """The names of the source's tables whose rows of `ts` are held, or were held until later."""
+        """The names of the source tables whose rows of `ts` are held, even if they were released later."""
         return {hold.source for hold in self.holds if hold.since <= ts < hold.ends(ts)}
 
     def to_dict(self) -> dict[str, Any]:
@@ -170,13 +170,13 @@ class Locks:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Locks:
-        """The locks of `to_dict`."""
+        """Parse what `to_dict` wrote."""
         holds = tuple(Hold.from_dict(item) for item in raw.get("holds", ()))
         return cls(holds, tuple(PassedOver.from_dict(item) for item in raw.get("passed", ())))
 
     @classmethod
     def join(cls, parts: Iterable[Locks]) -> Locks:
-        """The locks of consecutive windows: for a hold in several of them, its last state."""
+        """Join the locks of consecutive windows. A hold in several windows has its last state."""
         holds: dict[tuple[Name, int, int], Hold] = {}
         passed: dict[tuple[Name, int], PassedOver] = {}
         for part in parts:
@@ -187,7 +187,7 @@ class Locks:
 
 @dataclass(frozen=True)
 class Resolution:
-    """An operator's command to continue `without` these tables of the source, by `sql` (empty: the shards' own)."""
+    """An operator's command to continue `without` some source tables. `sql`: the statement (empty: the shards')."""
 
     target: Name
     without: tuple[Name, ...]
@@ -199,13 +199,13 @@ class Resolution:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Resolution:
-        """The reverse of `to_dict`."""
+        """Parse what `to_dict` wrote."""
         names = tuple((name[0], name[1]) for name in raw["without"])
         return cls((raw["target"][0], raw["target"][1]), names, str(raw["sql"]))
 
 
 def as_table(definition: TableDef, table: TableDef) -> TableDef:
-    """The columns and keys of `definition` as those of `table`."""
+    """A definition with the columns and keys of `definition`, and the id and name of `table`."""
     if (definition.id, definition.db, definition.name) == (table.id, table.db, table.name):
         return definition
     identity = {key: table.raw[key] for key in ("id", "name", SOURCE_KEY) if key in table.raw}

@@ -1,7 +1,7 @@
-"""Tables of the source that share a target and are not of one shape: who lacks what until their DDL is everywhere.
+"""Source tables that share a target but differ in shape: shows what each one lacks until all have the DDL.
 
-Rule: the target has the shape that holds all of them (`Naming.find_common`); where none does, the next DDL of them
-stops.
+Rule: the target has the shape that can store the rows of all of them (`Naming.find_common`). If no such shape exists,
+their next DDL stops the window.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from binlake.window.targets import Naming, RowLayout, TargetTables
 
 @dataclass(frozen=True)
 class Shard:
-    """A table of the source and what of its target's shape it does not have, in words; `source`: a feeder's."""
+    """A source table, and in words what it `lacks` of its target's shape. `source`: the feeder's source, if any."""
 
     source: str
     db: str
@@ -26,7 +26,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class UnlikeShards:
-    """The tables that share the target's `db`.`table`; `mergeable` False: no shape holds the rows of all of them."""
+    """The tables that share the target's `db`.`table`. `mergeable` False: no shape can store the rows of all."""
 
     db: str
     table: str
@@ -53,7 +53,7 @@ def find_unlike_shards(tables: TargetTables, naming: Naming) -> list[UnlikeShard
 
 
 def _describe_missing(table: TableDef, shape: Iterable[TableDef]) -> list[str]:
-    """What differs in a table of `shape`: columns, indexes, and unique keys that the target will lose."""
+    """What `table` lacks of the tables in `shape`: columns, indexes, and that a unique key will be lost."""
     own, missing = RowLayout(table), dict[str, None]()
     for each in shape:
         layout = RowLayout(each)

@@ -1,4 +1,4 @@
-"""DDL of tables that share a target with other tables of the source, by `shard-mode` (hazards R-15).
+"""Judges DDL of tables that share a target with other source tables, by `shard-mode` (hazards R-15).
 
 Such a DDL never removes the rows of the other tables.
 """
@@ -26,7 +26,7 @@ _SAME_SHAPE = "shared table: the target has the shape that all its tables need"
 
 
 class SharedJudge(Decider):
-    """Judges DDL in commit order; `tables` are the target's, kept up to date. `locks`: the holds at the start."""
+    """Judges DDL in commit order. `tables`: the target's, updated by each DDL; `locks`: the holds at the start."""
 
     def __init__(self, naming: Naming, tables: TargetTables, locks: Locks) -> None:
         super().__init__(naming)
@@ -37,7 +37,7 @@ class SharedJudge(Decider):
     def judge(
         self, case: Case, sides: Sides, neighbours: dict[int, list[TableDef]], shared: TableDef
     ) -> LandedDdl | None:
-        """The decision where other tables of the source share the target; None = it runs unchanged."""
+        """The decision on a DDL of a table that shares its target; None = the DDL runs unchanged."""
         if self._rules.shard_mode == "pessimistic":
             return self._judge_waiting(case, sides, neighbours, shared)
         old, new = ({table.id: table for table in side.tables} for side in sides)
@@ -56,7 +56,7 @@ class SharedJudge(Decider):
             return self._judge_creation(case, shared)
         moved = [t for key, t in new.items() if key in old and self._target_name(old[key]) != self._target_name(t)]
         if moved or set(old) != set(new):
-            raise self._unmergeable_error(case, "a rename or swap moves a table whose target has others too")
+            raise self._unmergeable_error(case, "a rename or swap moves a table that shares its target")
         if self._is_optimistic:
             key = next(iter(new))
             return self._judge_joined(case, sides, (old[key], new[key]), neighbours[key])
@@ -74,12 +74,12 @@ class SharedJudge(Decider):
         was: list[TableDef],
         alert: str = "",
     ) -> LandedDdl:
-        """Decide by the joined definition; `change`: one table (before, after), `was`: all tables before."""
+        """Decide by the joined definition. `change`: the table (before, after); `was`: all tables before."""
         old, new = (self._naming.definition(table) if table is not None else None for table in change)
         now = self._tables.sources(next(table for table in change if table is not None))
         before, after = ([self._naming.definition(table) for table in tables] for tables in (was, now))
         try:
-            # First with the source's names, for the message of a conflict.
+            # Join under the source's names first, so that a conflict's message shows those.
             for tables in (was, now):
                 join_tables(tuple(tables))
             joined = join_change(SharedChange(old, new, before, after), case.ddl.query)
@@ -97,9 +97,9 @@ class SharedJudge(Decider):
         return replace(made, action=Action.MULTI_SCHEMA_CHANGE)
 
     def _describe_left_columns(self, removed: TableDef, was: list[TableDef]) -> str:
-        """What to do about columns that only `removed` had; `was`: all tables before its removal.
+        """What to do about columns that only `removed` had. `was`: all tables before its removal.
 
-        They are not dropped here, as the values of its rows, which stay, would be lost.
+        They are not dropped here, because the removed table's rows stay and would lose their values.
         """
         before, after = find_widest(was), find_widest(self._tables.sources(removed))
         if before is None or after is None:
@@ -108,16 +108,16 @@ class SharedJudge(Decider):
         if not names:
             return ""
         return (
-            f", and the columns that it alone had ({', '.join(names)}): drop them at the target, or keep them by"
-            " `preserve`; the next window is refused until then"
+            f", and so do the columns that only it had ({', '.join(names)}): drop them at the target, or keep them with"
+            " `preserve`; until then the next window is refused"
         )
 
     def _judge_creation(self, case: Case, table: TableDef) -> LandedDdl:
         others = [each for each in self._tables.sources(table) if each.id != table.id]
         known = find_widest(others)
         if known is None or not RowLayout(known).holds(RowLayout(table)):
-            raise self._unmergeable_error(case, "a table joins others at the target and has another shape")
-        return self._skip(case, f"shared table: {table_name(others[0])} made it already", NO_CHANGE)
+            raise self._unmergeable_error(case, "a table joins others at the target but has another shape")
+        return self._skip(case, f"shared table: {table_name(others[0])} already created it", NO_CHANGE)
 
     def _judge_alteration(
         self, case: Case, old: dict[int, TableDef], new: dict[int, TableDef], neighbours: dict[int, list[TableDef]]
@@ -138,9 +138,9 @@ class SharedJudge(Decider):
         raise self._unmergeable_error(case, "the DDL of one table does not bring the target from its shape to the next")
 
     def follow(self, case: Case) -> None:
-        """Update the waiting steps after any DDL, whatever the decision: tables get other names, or are removed.
+        """Update the waiting steps after any DDL, whatever the decision, as it may rename or remove tables.
 
-        Steps that are released because a table is no longer waited for run with it (`take_released`).
+        Steps released because no table waits for a removed table any more run with this DDL (`take_released`).
         """
         if not self.keeper.locks:
             return
@@ -159,14 +159,14 @@ class SharedJudge(Decider):
             self._released += self._release_without(case, target, left[target])
 
     def _release_without(self, case: Case, target: Name, removed: str) -> list[LandedDdl]:
-        """The rows that run now that the table `removed` no longer belongs to `target`."""
+        """The rows of DDL that can run because the table `removed` no longer belongs to `target`."""
         group = self._tables.sources_of(*target)
         if not group:
             waiting = self.keeper.abandon(target)
-            what = f"waiting rows of {format_names(waiting)} never come to {'.'.join(target)}: its tables are all gone"
+            what = f"waiting rows of {format_names(waiting)} never reach {'.'.join(target)}: all its tables are gone"
             return [self._skip(case, f"shard lock: {what}", NO_CHANGE, what)] if waiting else []
         release = self._find_release(case, group, target)
-        alert = f"{removed} is not waited for any more: its rows stay there"
+        alert = f"no table waits for {removed} any more: its rows stay at the target"
         return [self._decide_release(case, release, alert)] if release is not None else []
 
     def narrow(self, case: Case, sides: Sides, neighbours: dict[int, list[TableDef]]) -> None:
@@ -182,12 +182,12 @@ class SharedJudge(Decider):
                 self._released.append(replace(made, db=target.db, table=target.name))
 
     def take_released(self) -> list[LandedDdl]:
-        """Return and forget the rows of DDL that run after the judged one, because of it."""
+        """Return, and forget, the rows of DDL that run after the judged one because of it."""
         rows, self._released = self._released, []
         return rows
 
     def start(self, lo: int, version: int) -> list[LandedDdl]:
-        """The rows that run before the window above `lo`: steps that could not run with those before them.
+        """The rows of DDL that run at the start of the window above `lo`: steps left over from the previous one.
 
         Raises SchemaError.
         """
@@ -197,7 +197,7 @@ class SharedJudge(Decider):
                 release = self.keeper.release(self._tables.sources_of(*target), target, lo + 1)
             except Conflict as conflict:
                 raise SchemaError(
-                    f"rows that wait cannot follow their DDL: {conflict}",
+                    f"held rows cannot be released with their DDL: {conflict}",
                     where={"table": ".".join(target), "window_from": lo},
                     hint="continue without one of the tables: `binlake ddl lock resolve --without`",
                 ) from None
@@ -206,9 +206,9 @@ class SharedJudge(Decider):
         return rows
 
     def resolve(self, resolution: Resolution, lo: int, version: int) -> LandedDdl | None:
-        """The DDL of an operator's resolution, before all of the window above `lo`; None: it releases nothing.
+        """The DDL of an operator's resolution, at the start of the window above `lo`; None: it releases nothing.
 
-        Raises ConfigError where rows of a table that is left out would differ at the target.
+        Raises ConfigError if rows of a table that is left out would differ at the target.
         """
         target, start = fold_pair(resolution.target), lo + 1
         group = self._tables.sources_of(*target)
@@ -222,15 +222,16 @@ class SharedJudge(Decider):
             raise ConfigError(
                 f"the shard lock cannot be resolved: {conflict}",
                 where={"table": ".".join(target), "without": format_names(sorted(names))},
-                hint="continue without other tables, or bring them to one definition at the source",
+                hint="continue without other tables, or alter them to one definition at the source",
             ) from None
         if release is None:
             return None
-        alert = f"the shard lock of {'.'.join(target)} was resolved without {format_names(sorted(names)) or 'anyone'}"
+        left_out = format_names(sorted(names)) or "leaving out a table"
+        alert = f"the shard lock of {'.'.join(target)} was resolved without {left_out}"
         return self._make_leading_row(release, lo, version, alert, resolution.sql)
 
     def _make_leading_row(self, release: Release, lo: int, version: int, alert: str, own_sql: str = "") -> LandedDdl:
-        """The row of a release without a DDL of the window; `own_sql`: an operator's statement instead."""
+        """The row of a release that no DDL of the window caused. `own_sql`: an operator's statement to run instead."""
         before, after = self._sides_of(release)
         return LandedDdl(
             commit_ts=lo + 1,
@@ -253,7 +254,7 @@ class SharedJudge(Decider):
     def _judge_waiting(
         self, case: Case, sides: Sides, neighbours: dict[int, list[TableDef]], shared: TableDef
     ) -> LandedDdl | None:
-        """Decide in mode pessimistic, where the tables of a target wait for each other."""
+        """Decide in mode pessimistic, in which the tables of a target wait for each other."""
         old, new = ({table.id: table for table in side.tables} for side in sides)
         if case.job.type in REMOVES or not new:
             return self._judge_waiting_removal(case, shared)
@@ -261,29 +262,29 @@ class SharedJudge(Decider):
             return self._judge_waiting_creation(case, shared)
         moved = [t for key, t in new.items() if key in old and self._target_name(old[key]) != self._target_name(t)]
         if moved or set(old) != set(new):
-            raise self._unmergeable_error(case, "a rename or swap moves a table whose target has others too")
+            raise self._unmergeable_error(case, "a rename or swap moves a table that shares its target")
         key = next(iter(new))
         if any(RowLayout(one) != RowLayout(neighbours[key][0]) for one in neighbours[key]):
-            # They had several shapes when the mode was chosen.
+            # The tables already had different shapes when the mode was chosen.
             return self._judge_alteration(case, old, new, neighbours)
         return self._judge_step(case, sides, old[key], new[key])
 
     def _judge_waiting_removal(self, case: Case, shared: TableDef) -> LandedDdl:
-        """The DDL does not run; if its table was waited for, the released steps run instead."""
+        """Skip the removal. If other tables waited for the removed one, the released steps run instead."""
         if self._released:
             return self._released.pop(0)
         what = f"{table_name(shared)} shares its target with other tables: its rows stay there"
         return self._skip(case, f"shared table: {what}", NO_CHANGE, what)
 
     def _judge_waiting_creation(self, case: Case, table: TableDef) -> LandedDdl:
-        """A joining table has the shape of the target, or one that other tables have reached and wait with."""
+        """Judge a new table: it must have the target's shape, or a shape that waiting tables have reached."""
         others = [each for each in self._tables.sources(table) if each.id != table.id]
-        skip = self._skip(case, f"shared table: {table_name(others[0])} made it already", NO_CHANGE)
+        skip = self._skip(case, f"shared table: {table_name(others[0])} already created it", NO_CHANGE)
         if RowLayout(others[0]) == RowLayout(table):
             return skip
         steps = self.keeper.steps_to(self._target_name(table), RowLayout(table))
         if not steps:
-            raise self._unmergeable_error(case, "a table joins others at the target and has another shape")
+            raise self._unmergeable_error(case, "a table joins others at the target but has another shape")
         for step in steps:
             before, after = as_table(step.before, table), table if step is steps[-1] else as_table(step.after, table)
             moved = replace(step, source=(table.db, table.name), since=case.ddl.since, before=before, after=after)
@@ -312,18 +313,18 @@ class SharedJudge(Decider):
         lacking = self.keeper.waiting_for(group, target)
         if lacking:
             return self._skip(case, f"shard lock: waits for {format_names(lacking)}", NO_CHANGE)
-        what = f"the tables of {'.'.join(target)} have come to different shapes: `binlake ddl lock`"
+        what = f"the tables of {'.'.join(target)} have reached different shapes: `binlake ddl lock`"
         return self._skip(case, f"shard lock: {what}", NO_CHANGE, what)
 
     def _find_release(self, case: Case, group: list[TableDef], target: Name) -> Release | None:
-        """The release that is possible now. Raises SchemaError where rows of the tables would differ at the target."""
+        """The release that is possible now, if any. Raises SchemaError if rows would differ at the target."""
         try:
             return self.keeper.release(group, target, case.ddl.since)
         except Conflict as conflict:
             raise self._unmergeable_error(case, f"shard-mode = pessimistic: {conflict}") from None
 
     def _decide_release(self, case: Case, release: Release, alert: str) -> LandedDdl:
-        """The row of a DDL that runs steps: only one, since a mirror identifies the DDL of a table by commit_ts."""
+        """The row that runs all steps of a release: one row, since a mirror identifies a table's DDL by commit_ts."""
         alert = "; ".join(text for text in (alert, release.alert) if text)
         sides = self._sides_of(release)
         if not self._rules.copies_ddl:

@@ -1,7 +1,8 @@
-"""Names of the source as its definitions spell them, whatever letter case a statement or a job uses.
+"""Spells the source's names as its definitions do, whatever letter case a statement or a job uses.
 
-TiDB compares names without case and has them in lower case in its jobs; a target on Linux distinguishes `Users` from
-`users`."""
+TiDB compares names case-insensitively, and its jobs have them in lower case. A target on Linux distinguishes `Users`
+from `users`.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from binlake.window.targets import Name, Naming
 
 @dataclass(frozen=True)
 class Spelling:
-    """The names that a DDL may use: those of the schema `before` and `after` it. `naming` converts to the target's.
+    """The names that a DDL may use: those of the schemas `before` and `after` it. `naming` maps them to the target's.
 
-    As `binlake.dialect.StatementNames`.
+    Implements `binlake.dialect.StatementNames`.
     """
 
     before: SchemaState
@@ -25,7 +26,7 @@ class Spelling:
     naming: Naming
 
     def source_table(self, db: str, table: str, *, new: bool = False) -> Name:
-        """(db, table) at the source. A `new` table is spelled as it is written, and so is an unknown one."""
+        """(db, table) at the source. A `new` or unknown table is spelled as in the statement."""
         known = None if new else self.before.find(db, table) or self.after.find(db, table)
         return (known.db, known.name) if known is not None else (self.source_database(db), table)
 
@@ -49,7 +50,7 @@ class Spelling:
         return Known.of(databases, [table for state in states for table in state.tables()])
 
     def of_job(self, db: str, table: str, touched: tuple[TableDef, ...]) -> Name:
-        """The names of a job; a rename has its new database and its old table, so only its definitions show it."""
+        """The spelled names of a job. A rename's job has the new database and the old table, so match either way."""
         exact = next((each for each in touched if fold_pair((each.db, each.name)) == fold_pair((db, table))), None)
         named = exact or next((each for each in touched if fold_name(each.name) == fold_name(table)), None)
         return self.source_database(db), named.name if named else table

@@ -1,7 +1,7 @@
-"""Whether rows written after one DDL can follow a later one that runs with it (DM's pessimistic mode).
+"""Decides whether rows written after one DDL can follow a later DDL that runs with it (DM's pessimistic mode).
 
-Rule: held rows are texts of the definition that they were written with. They may follow a later definition only where
-it reads the same text as the same value, and where all tables filled their rows with the same value.
+Rule: held rows are texts in the definition with which they were written. They may follow a later definition only if it
+reads the same text as the same value, and if all tables filled an added column with the same value.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _CURRENT = "CURRENT_"
 
 
 def rows_stay_readable(steps: Sequence[Hold], last: TableDef) -> bool:
-    """Whether rows of a table's `steps` mean the same in `last`, a later definition: no column was renamed."""
+    """Whether the later definition `last` reads rows of a table's `steps` as the same values: no renamed column."""
     names = {column.id: fold_name(column.name) for column in last.columns}
     for hold in steps:
-        # A step that was part of a table's first definition has no rows.
+        # A step that is part of a table's first definition has no rows.
         if hold.until != hold.since and (
             unreadable_column(hold.after, last)
             or any(names.get(c.id, fold_name(c.name)) != fold_name(c.name) for c in hold.after.columns)
@@ -33,7 +33,7 @@ def rows_stay_readable(steps: Sequence[Hold], last: TableDef) -> bool:
 
 
 def unreadable_column(table: TableDef, last: TableDef) -> str:
-    """The column of `table` whose text means another value in `last`, perhaps of another table; empty: none."""
+    """A column of `table` whose text `last`, perhaps of another table, would read as another value; "" if none."""
     for column in table.row_columns:
         later = last.column(column.name)
         if later is not None and not later.is_generated and _kind_of_text(column) != _kind_of_text(later):
@@ -42,17 +42,17 @@ def unreadable_column(table: TableDef, last: TableDef) -> str:
 
 
 def _kind_of_text(column: ColumnInfo) -> str:
-    """The kind of a column: columns of one kind read a text as the same value, or refuse it."""
+    """The kind of a column. Columns of the same kind read a text as the same value or refuse it."""
     if column.is_binary:
         return "hex"
-    # A TIMESTAMP is shown in UTC; as a DOUBLE, the text of a FLOAT is another value.
+    # A TIMESTAMP's text is in UTC. The text of a FLOAT is another value as a DOUBLE.
     return {t.TIMESTAMP: "UTC", t.FLOAT: "float", t.DOUBLE: "double"}.get(column.tp, "")
 
 
 def require_one_fill(tables: Sequence[Sequence[Hold]]) -> str:
-    """Check that existing rows of all `tables` got the same values in columns that the steps add.
+    """Require that existing rows of all `tables` got the same values in columns that the steps add.
 
-    Returns an alert where the value is the time of the DDL, else an empty text. Raises Conflict.
+    Returns an alert if the value is the time of the DDL, else an empty text. Raises Conflict.
     """
     fills: dict[str, tuple[str | None, Hold]] = {}
     alert = ""
@@ -65,9 +65,9 @@ def require_one_fill(tables: Sequence[Sequence[Hold]]) -> str:
             if not (column.default or "").upper().startswith(_CURRENT):
                 raise Conflict(
                     f"column {column.name}: rows of {_source_name(first)} were filled with {text!r}, rows of"
-                    f" {_source_name(hold)} with {filled_text(column)!r}; the target would have one of them in all"
+                    f" {_source_name(hold)} with {filled_text(column)!r}; the target would use one value for all"
                 )
-            alert = f"column {column.name}: rows of {both} have the time of their own DDL in it, and one at the target"
+            alert = f"column {column.name}: rows of {both} have the time of their own DDL, but one time at the target"
     return alert
 
 

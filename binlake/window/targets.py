@@ -1,8 +1,9 @@
-"""The source's tables under the target's names: one to one, or many tables of the source in one of the target.
+"""The source's tables under the target's names: one to one, or several source tables in one target table.
 
-Of tables that share a target, the widest defines it: all columns and plain indexes of any, only the unique keys of all
-(hazards R-15). So a column exists before the first shard uses it, and is removed when the last one has dropped it. With
-`shard-mode = "optimistic"` their joined definition defines it, which may differ from every table's.
+If tables share a target, the widest one defines it: it has the columns and plain indexes of every table, and only the
+unique keys that all have (hazards R-15). So a column exists before the first shard uses it, and is removed after the
+last shard has dropped it. With `shard-mode = "optimistic"` their joined definition defines the target; it may differ
+from each table's definition.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from binlake.window.shardlocks import as_table
 
 Name = tuple[str, str]
 EXTRACT_LENGTH = 255
-"""Characters of an extract column at the target: VARCHAR(255) NOT NULL, utf8mb4_bin."""
+"""Length in characters of an extract column at the target: VARCHAR(255) NOT NULL, utf8mb4_bin."""
 
 
 class Naming:
@@ -44,7 +45,7 @@ class Naming:
         return self.rules.routes.database(db)
 
     def definition(self, table: TableDef) -> TableDef:
-        """The definition at the target: other names, and the extract columns at the end of row and unique keys."""
+        """The definition at the target: its names, and extract columns appended to the row and to unique keys."""
         if not self.rules.routes:
             return table
         if table not in self._known:
@@ -62,11 +63,11 @@ class Naming:
         return TableDef.from_json(raw, DbInfo(table.db_id, db, "", "", {}))
 
     def select_replicated(self, tables: Iterable[TableDef]) -> list[TableDef]:
-        """The replicated ones of `tables`."""
+        """Those of `tables` that are replicated."""
         return [table for table in tables if self.rules.keeps(table.db, table.name)]
 
     def find_common(self, tables: Sequence[TableDef]) -> TableDef | None:
-        """The definition that can hold the rows of all `tables`, by `shard-mode`; None when there is none."""
+        """The definition that can store the rows of all `tables`, by `shard-mode`, or None."""
         if self.rules.shard_mode != "optimistic" or len(tables) < 2:
             return find_widest(tables)
         try:
@@ -75,9 +76,9 @@ class Naming:
             return None
 
     def merge(self, tables: Sequence[TableDef]) -> TableDef:
-        """The definition of one target for `tables`: the common one, else (while an operator alters them) the newest.
+        """The definition of the target of `tables`: the common one, else (while an operator alters them) the newest.
 
-        Raises SchemaError when a column's name differs in case: rows carry their own spelling, and the target has one.
+        Raises SchemaError if a column's name differs in letter case: rows use their table's spelling.
         """
         _require_one_spelling(tables)
         newest = max(tables, key=lambda table: (int(table.raw.get("update_timestamp") or 0), table.id))
@@ -85,10 +86,10 @@ class Naming:
 
 
 class TargetTables:
-    """The tables of a schema by the target's name; a base of WindowDefinitions.
+    """The tables of a schema by the target's name. Implements the base of WindowDefinitions.
 
-    `shown`: by the source's name in lower case, the target's definition for tables whose own one waits for others
-    (`shardlocks.Locks.definitions_at`).
+    `shown`: the target's definition of source tables whose own definition waits for others, by the source's name in
+    lower case (`shardlocks.Locks.definitions_at`).
     """
 
     def __init__(self, state: SchemaState, naming: Naming, shown: Mapping[Name, TableDef] | None = None) -> None:
@@ -107,7 +108,7 @@ class TargetTables:
                 self._own |= {table.id: table for table in naming.select_replicated(state.tables())}
 
     def change(self, before: Definitions, after: Definitions) -> None:
-        """Follow a DDL: definitions of the source that it removes and adds."""
+        """Follow a DDL that removes and adds these definitions of the source."""
         if not self._naming.rules.routes:
             return
         for table in self._naming.select_replicated(before.tables):
@@ -121,26 +122,26 @@ class TargetTables:
                 self._databases[database.id] = database.name
 
     def show(self, table: TableDef) -> None:
-        """Use this definition for a table of the source: the one that the target has."""
+        """Use this definition, which the target has, for a source table."""
         if self._naming.rules.keeps(table.db, table.name):
             self._sources_by_id(table)[table.id] = table
 
     def source_definition(self, table: TableDef) -> TableDef:
-        """The definition of a table at the source, whatever `show` set."""
+        """The table's definition at the source, whatever `show` has set."""
         return self._own[table.id]
 
     def sources(self, table: TableDef) -> list[TableDef]:
-        """All tables of the source that share the target of `table`, by id."""
+        """All source tables that share the target of `table`, sorted by id."""
         sources = self._sources_by_id(table)
         return [sources[key] for key in sorted(sources)]
 
     def neighbours(self, tables: Iterable[TableDef]) -> dict[int, list[TableDef]]:
-        """`sources` of each of `tables` that is replicated, by its id; nothing without routes."""
+        """The `sources` of each of `tables` that is replicated, by its id; empty without routes."""
         replicated = self._naming.select_replicated(tables) if self._naming.rules.routes else []
         return {table.id: self.sources(table) for table in replicated}
 
     def sources_of(self, db: str, table: str) -> list[TableDef]:
-        """The source's tables that share the target's `db`.`table` (case-insensitive), by id."""
+        """The source tables that share the target's `db`.`table` (case-insensitive), sorted by id."""
         if not self._naming.rules.routes:
             known = self._state.find(db, table)
             return [known] if known is not None else []
@@ -155,22 +156,22 @@ class TargetTables:
         return self._merge(sources.values()) if sources else None
 
     def names(self) -> list[Name]:
-        """(db, table) of every table that is replicated, by the target's name, sorted."""
+        """(db, table) at the target of every replicated table, sorted."""
         replicated = (table for table in self._naming.select_replicated(self._state.tables()) if table.kind == "table")
         return sorted({self._naming.table(table.db, table.name) for table in replicated})
 
     def tables(self) -> list[TableDef]:
-        """The definitions of all targets that are replicated."""
+        """The definitions of all replicated targets."""
         if not self._naming.rules.routes:
             return self._naming.select_replicated(self._state.tables())
         return [self._merge(sources.values()) for sources in self._sources.values() if sources]
 
     def list_shared(self) -> list[list[TableDef]]:
-        """The source's tables of each target that has more than one."""
+        """The source tables of each target that has more than one."""
         return [list(sources.values()) for sources in self._sources.values() if len(sources) > 1]
 
     def find_source_databases(self, database: str) -> set[str]:
-        """The source's databases routed into the target's `database`, as a whole or by a table; in lower case."""
+        """The source databases routed into the target's `database`, completely or by a table; in lower case."""
         target = fold_name(database)
         databases = {fold_name(n) for n in self._databases.values() if fold_name(self._naming.database(n)) == target}
         groups = (tables for (db, _), tables in self._sources.items() if db == target)
@@ -192,12 +193,12 @@ def _require_one_spelling(tables: Sequence[TableDef]) -> None:
                 raise SchemaError(
                     "tables that share a target spell a column differently",
                     where={f"{owner.db}.{owner.name}": name, f"{table.db}.{table.name}": column.name},
-                    hint="rename the column of one of them at the source, or route them apart",
+                    hint="rename the column in one of the tables at the source, or route the tables to two targets",
                 )
 
 
 def find_widest(tables: Sequence[TableDef]) -> TableDef | None:
-    """The table that can hold the rows of all `tables`; None when there is none."""
+    """The one of `tables` that can store the rows of all of them, or None."""
     layouts = [RowLayout(table) for table in tables]
     return next(
         (table for table, mine in zip(tables, layouts, strict=True) if all(mine.holds(each) for each in layouts)), None
@@ -205,7 +206,7 @@ def find_widest(tables: Sequence[TableDef]) -> TableDef | None:
 
 
 class RowLayout:
-    """The parts of a definition that matter for rows: columns, unique keys and indexes, without names of indexes."""
+    """The parts of a definition that matter for rows: columns, unique keys and indexes, without index names."""
 
     def __init__(self, table: TableDef) -> None:
         self.columns = {
@@ -220,7 +221,7 @@ class RowLayout:
         }
 
     def holds(self, other: RowLayout) -> bool:
-        """True when every row that fits `other` fits here."""
+        """True when every row that fits `other` fits this layout."""
         return self.columns >= other.columns and self.plain >= other.plain and self.unique <= other.unique
 
     def __eq__(self, other: object) -> bool:

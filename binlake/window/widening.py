@@ -1,7 +1,7 @@
 """Writes the ALTER TABLE that changes a shared target from one joined definition to the next (`window.joined`).
 
-Used only where the source's own statement does not fit: where it also adds what the target already has, or has a type
-that is not the joined one.
+It is used only if the source's statement does not fit: if it adds something that the target already has, or uses a type
+other than the joined one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TEXTS = t.STRINGS | {t.ENUM, t.SET}
 
 
 def write_alter(was: TableDef, now: TableDef) -> str:
-    """The ALTER of the table `now.db`.`now.name`; empty = no change. Raises SchemaError if that is impossible."""
+    """The ALTER TABLE for `now.db`.`now.name`; empty = no change. Raises SchemaError if it is impossible."""
     specs = [*_dropped_indexes(was, now), *_alter_columns(was, now), *_added_indexes(was, now)]
     return f"ALTER TABLE {qualified(now.db, now.name)} {', '.join(specs)}" if specs else ""
 
@@ -43,7 +43,7 @@ def _column_form(column: ColumnInfo) -> tuple[object, ...]:
 
 
 def column_text(column: ColumnInfo) -> str:
-    """A column as in CREATE TABLE. Raises SchemaError if its value is an expression."""
+    """The column's text as in CREATE TABLE. Raises SchemaError if its value is an expression."""
     if column.is_generated or column.default_is_expr:
         raise SchemaError(f"the column {column.name} has an expression")
     words = [quote_name(column.name), column.type_text]

@@ -137,7 +137,7 @@ def test_command_lists_and_verifies(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run(["files", "list", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in NAMES)
-    assert f"feed demo.backup: all of ({BEGIN + 5}, {BEGIN + 40}] is there" in shown
+    assert f"feed demo.backup: the range ({BEGIN + 5}, {BEGIN + 40}] is complete" in shown
     for ts, names in ((9, []), (12, NAMES[:1]), (19, []), (33, NAMES[2:]), (35, [])):
         assert run(["files", "list", f"file://{tmp_path}", "--at", str(BEGIN + ts), "--output", "json"]) == 0
         assert [file["name"] for file in json.loads(capsys.readouterr().out)["files"]] == names, ts
@@ -155,4 +155,4 @@ def test_command_lists_and_verifies(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert "there are no binlog files" in capsys.readouterr().err
     for words in ([], ["--replication", "demo.toml"], [str(tmp_path), "--replication", "demo.toml", "--feed", "f"]):
         assert run(["files", "list", *words]) == 1
-        assert "which files?" in capsys.readouterr().err
+        assert "no files are given" in capsys.readouterr().err

@@ -181,7 +181,7 @@ def test_deleted_registry_key_and_wiped_disk_are_detected(
     assert "vanished" in run_stage("plan", ctx).detail["reason"]
     source.start_pump("pump2", folder="another-disk")
     source.settle()
-    assert "data directory is another one" in run_stage("plan", ctx).detail["reason"]
+    assert "has another data directory" in run_stage("plan", ctx).detail["reason"]
 
 
 def test_closing_pumps_learn_the_lakes_position(

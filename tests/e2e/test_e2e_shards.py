@@ -149,7 +149,7 @@ def test_source_column_separates_equal_ids(
         assert len(expected) == 8
         assert found == expected
         # The lake's keys are those of the shards.
-        assert "the key of its rows is different at the target" in shards.validated[-1]["tables"]["store.sale"]
+        assert "its rows have another key at the target" in shards.validated[-1]["tables"]["store.sale"]
 
 
 def test_shards_with_old_rows_become_one_table(

@@ -120,5 +120,5 @@ def test_second_writer_waits_and_names_the_holder_of_the_lake(paths: LakePaths) 
 
 
 def test_lake_without_a_lock_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no lock"), lake_lock(LakePaths("s3a://bucket/r"), "landing"):
+    with pytest.raises(ConfigError, match="cannot be locked"), lake_lock(LakePaths("s3a://bucket/r"), "landing"):
         pass

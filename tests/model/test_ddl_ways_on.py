@@ -188,7 +188,9 @@ def test_injected_statements_are_pinned_with_their_window(target: Target) -> Non
     with pytest.raises(CheckpointConflict, match="another statement for a DDL.*commit_ts=" + str(story.ddl_ts)):
         require_pinned_texts(more, ddls(own), ddls(plain))
     # One removed: the pin of the last segment is not in plans with fewer segments.
-    with pytest.raises(CheckpointConflict, match=rf"other segments.*sealed=5 now=4.*at={story.ddl_ts}") as taken:
+    with pytest.raises(
+        CheckpointConflict, match=rf"with segments that differ.*sealed=5 now=4.*at={story.ddl_ts}"
+    ) as taken:
         require_pinned_cuts(own.manifest, [ddl.since for ddl in cuts])
     assert "restore the configuration" in taken.value.hint
     with pytest.raises(CheckpointConflict, match=r"another statement for a DDL.*segment=4"):
@@ -212,13 +214,13 @@ def test_a_moved_injection_makes_another_window(target: Target) -> None:
     sealed = here.convert(0, LAST, target, "safe").manifest
     moved = [ddl.since for ddl in _cuts(story, there.rules)]
     require_pinned_cuts(sealed, [ddl.since for ddl in _cuts(story, here.rules)])
-    with pytest.raises(CheckpointConflict, match=rf"other segments.*sealed=5 now=5.*at={first}, {last - 1}"):
+    with pytest.raises(CheckpointConflict, match=rf"with segments that differ.*sealed=5 now=5.*at={first}, {last - 1}"):
         require_pinned_cuts(ApplyManifest.from_json(sealed.to_json()), moved)
     # A window that was sealed without the positions, and opened, is finished as before.
     older = replace(sealed, cuts=())
     assert "cuts" not in older.to_json()
     require_pinned_cuts(ApplyManifest.from_json(older.to_json()), moved)
-    with pytest.raises(CheckpointConflict, match="other segments"):
+    with pytest.raises(CheckpointConflict, match="with segments that differ"):
         require_pinned_cuts(older, moved[:-1])
 
 
@@ -251,17 +253,17 @@ def test_a_window_stuck_at_a_refused_ddl_is_released_and_continues_with_the_repl
     window_state = shown(capsys, "show", "--replication", config)
     assert (window_state["commit_ts"], window_state["state"]) == (str(story.ddl_ts), "intent")
     assert "SPARSELY" in window_state["pinned"]
-    assert window_state["what"].startswith("not known")
+    assert window_state["what"].startswith("unknown")
     second = story.converter(**replaced(story.ddl_ts, "ALTER TABLE t ADD COLUMN w INT(11) NULL COMMENT 'own'"))
     cuts = plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, second.rules)
     anew = second.convert(0, LAST, target, "safe")
     with pytest.raises(CheckpointConflict, match="another statement for a DDL.*commit_ts=" + str(story.ddl_ts)):
         require_pinned_texts(cuts, ddls(anew), ddls(first))
     require_pinned_texts(cuts, ddls(anew), ddls(anew))
-    with pytest.raises(CheckpointConflict, match="is not stopped before that DDL"):
+    with pytest.raises(CheckpointConflict, match="is not blocked by that DDL"):
         binlake_ddl("release", "--replication", config, "--commit-ts", "77")
     execute(mariadb, "ALTER TABLE d.t ADD COLUMN half INT")
-    with pytest.raises(CheckpointConflict, match="not as it was before the DDL"):
+    with pytest.raises(CheckpointConflict, match="not in its state before the DDL"):
         binlake_ddl("release", "--replication", config, "--commit-ts", str(story.ddl_ts))
     execute(mariadb, "ALTER TABLE d.t DROP COLUMN half")
     release = ("release", "--replication", config, "--commit-ts", str(story.ddl_ts))

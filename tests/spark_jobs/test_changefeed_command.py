@@ -150,7 +150,7 @@ def test_feed_starts_now_or_at_the_end_of_the_lake(tmp_path: Path, pd: Placement
     place = Place(tmp_path, history.workload, history.cuts[0], pd.url)
     config = config_of(tmp_path, rules="shop.item")
     assert place.create(config=config, **{"start-ts": FIRST - 1}) == 1
-    assert f"the earliest start-ts that is possible is {FIRST}" in capsys.readouterr().err
+    assert f"the earliest possible start-ts is {FIRST}" in capsys.readouterr().err
     assert place.create(config=config, **{"start-ts": "2099-01-01"}) == 1
     assert "is in the future" in capsys.readouterr().err
     assert place.create(config=config, **{"start-ts": None}) == 0
@@ -243,7 +243,7 @@ def test_feed_can_be_moved_forward_or_back(
     assert "`binlake changefeed pause -c a` first" in capsys.readouterr().err
     assert place.call("pause", "-c", "a") == 0
     assert place.call("resume", "-c", "a", "--overwrite-checkpoint-ts", FIRST - 1) == 1
-    assert "earliest start-ts" in capsys.readouterr().err
+    assert "earliest possible start-ts" in capsys.readouterr().err
     assert place.call("resume", "-c", "a", "--overwrite-checkpoint-ts", commits[-3]) == 0
     assert place.work(place.landed) == ["done", "done"]
     assert len(read_topic(kafka.address, topic)) == 2

@@ -107,7 +107,7 @@ def test_start_below_the_lake_is_state_error_with_the_earliest_start(make: Make)
     lo = history.cuts[0]
     fed = make(history.workload, rules=["shop.item"], **{"start-ts": str(lo - 1)})
     bounds = fed.land(lo, history.cuts[1])
-    with pytest.raises(LostRange, match=f"earliest start-ts that is possible is {lo}"):
+    with pytest.raises(LostRange, match=f"earliest possible start-ts is {lo}"):
         run_stage("encode", fed.ctx, bounds, feed=FEED)
     assert read_state(fed.ctx.windows, FEED).state == "error"
 

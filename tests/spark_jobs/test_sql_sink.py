@@ -234,9 +234,9 @@ def test_window_held_open_by_the_target_stays_as_sealed(spark: SparkSession, mar
     merge.run(sink.ctx, second)
     assert [event["state"] for event in sink.ctx.windows.events(stage="injection")] == ["late"]
     merge.run(sink.ctx, first)
-    with pytest.raises(CheckpointConflict, match="other segments"):
+    with pytest.raises(CheckpointConflict, match="with segments that differ"):
         sink.derive(second)
-    with pytest.raises(CheckpointConflict, match="other segments"):
+    with pytest.raises(CheckpointConflict, match="with segments that differ"):
         finalize.run(sink.ctx, first)
     del sink.lakehouse.config["ddl-injection"]
     sink.ctx = sink.lakehouse.context()

@@ -66,11 +66,11 @@ def test_lake_that_starts_after_the_load_is_refused(tmp_path: Path) -> None:  # 
 
 
 def test_failed_or_missing_load_is_reported_at_once() -> None:
-    with pytest.raises(SourceUnavailable, match=r"gave up a source: why.*shard-1"):
+    with pytest.raises(SourceUnavailable, match=r"gave up on a source: why.*shard-1"):
         read_loads(page(source(state="failed")))
     with pytest.raises(ConfigError, match="no source of the feeder had a full load"):
         read_loads(page(source()))
-    with pytest.raises(ConfigError, match="is not a feeder"):
+    with pytest.raises(ConfigError, match="is not that of a feeder"):
         read_loads(None)
     with pytest.raises(WireError, match="cannot be read"):
         read_loads("{}")

@@ -50,7 +50,7 @@ def test_drained_tombstone_may_be_deleted() -> None:  # R-05
 
 def test_same_node_with_an_empty_disk_is_detected() -> None:
     (member,) = gather_members([Status("p1")], known("p1"), 50, answer(Probe("u2", 140)))
-    assert "data directory is another one" in member.problem
+    assert "has another data directory" in member.problem
 
 
 def test_collected_range_is_detected() -> None:

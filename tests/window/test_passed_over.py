@@ -118,7 +118,7 @@ def test_tables_are_not_joined_across_a_name_that_the_target_never_had() -> None
     rename_column(w, "s2", "t_2", "label")
     ddls, locks = plan_locked(w)
     assert [ddl.decision for ddl in ddls] == ["skip"] * 3
-    assert "have come to different shapes" in ddls[2].alert
+    assert "have reached different shapes" in ddls[2].alert
     assert all(hold.waits for hold in locks.holds)
 
 

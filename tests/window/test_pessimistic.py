@@ -87,7 +87,7 @@ def test_steps_in_another_order_run_when_the_shapes_match() -> None:
     w.add_column("s1", "t_1", integer("a", default="1"))
     w.add_column("s2", "t_2", integer("b", default="2"))
     w.add_column("s1", "t_1", integer("b", default="2"))
-    different = "- shard lock: the tables of all.t have come to different shapes: `binlake ddl lock`"
+    different = "- shard lock: the tables of all.t have reached different shapes: `binlake ddl lock`"
     assert list_statements(w) == ["- shard lock: waits for s2.t_2", different, different]
     assert [bool(ddl.alert) for ddl in plan_locked(w)[0]] == [False, True, True]
     alter(w, "s2", "t_2", "ALTER TABLE `t_2` ADD COLUMN `a` INT DEFAULT '1' AFTER `name`", integer("id"), text("name"),
@@ -106,7 +106,7 @@ def test_dropped_table_is_not_awaited_any_more() -> None:
     w.drop_table("s2", "t_2")
     ddls, locks = plan_locked(w)
     assert ddls[-1].sql == "ALTER TABLE `all`.`t` ADD COLUMN `a` INT(11); ALTER TABLE `all`.`t` ADD COLUMN `b` INT(11)"
-    assert "its rows stay there" in ddls[-1].alert
+    assert "its rows stay at the target" in ddls[-1].alert
     assert not locks.still_open
 
 

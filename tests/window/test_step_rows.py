@@ -112,7 +112,7 @@ def test_fill_value_that_is_the_time_of_the_ddl_is_reported() -> None:
         for second in range(2)
     ]
     said = require_one_fill([[step(definition(), now[0])], [of_other_table(definition(), now[1])]])
-    assert said == "column n: rows of s1.t_1 and s2.t_2 have the time of their own DDL in it, and one at the target"
+    assert said == "column n: rows of s1.t_1 and s2.t_2 have the time of their own DDL, but one time at the target"
 
 
 RENAMED, CHANGED = "ALTER TABLE t RENAME COLUMN m TO n", "ALTER TABLE t CHANGE COLUMN m n BIGINT"

@@ -1,4 +1,4 @@
-"""Arrow columns as Avro's binary encoding: one binary array a column (Avro 1.12, "Binary Encoding")."""
+"""Encodes Arrow columns in Avro's binary encoding: one binary array per column (Avro 1.12, "Binary Encoding")."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from binlake.feed.bytecolumns import Array, Ints, binary_array, fixed_width, par
 
 
 def encode_longs(values: Ints) -> Array:
-    """Numbers as zig-zag varints, an `int` and a `long` alike."""
+    """Encode numbers as zig-zag varints, for both `int` and `long`."""
     return varints(((values << 1) ^ (values >> 63)).view(np.uint64))
 
 
 def encode_sizes(values: Array) -> Array:
-    """The length in bytes of each value, as Avro puts it before `bytes` and `string`; NULL counts as empty."""
+    """The length in bytes of each value, as Avro writes it before `bytes` and `string`; a NULL's length is 0."""
     lengths = pc.fill_null(pc.binary_length(values), 0)
     return encode_longs(np.asarray(lengths).astype(np.int64))
 
@@ -33,30 +33,30 @@ def encode_floats(values: npt.NDArray[np.float32]) -> Array:
 
 
 def encode_branches(valid: Array, null_branch: int) -> Array:
-    """The number of the union's branch for each row: that of `null` or the other of the two; one byte."""
+    """Each row's branch number in the union of `null` and another type, in one byte."""
     null, value = 2 * null_branch, 2 * (1 - null_branch)
     return fixed_width(np.where(np.asarray(valid), value, null).astype(np.uint8), 1, len(valid))
 
 
 def shortest_numbers(decimals: Array) -> Array:
-    """Unscaled two's complement of decimals (128 or 256 bits, none NULL), big-endian, of as few bytes as can be."""
+    """The unscaled two's complement of decimals (128 or 256 bits, none NULL), big-endian, in the fewest bytes."""
     width = decimals.type.byte_width
     raw = np.frombuffer(decimals.buffers()[1], np.uint8)
     first = decimals.offset * width
     digits = raw[first : first + len(decimals) * width].reshape(-1, width)[:, ::-1]
     sign = np.where(digits[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)
-    # A leading byte of nothing but the sign goes when the next one begins with the same sign.
+    # A leading byte that is only the sign is dropped if the next byte begins with the same sign.
     spare = (digits[:, :-1] == sign) & ((digits[:, 1:] ^ sign) < 0x80)
     return _drop_leading_bytes(digits, np.logical_and.accumulate(spare, axis=1).sum(axis=1))
 
 
 def shortest_bits(values: Array) -> Array:
-    """Big-endian numbers without their leading zero bytes; 0 is one byte (reference 2.3, BIT). NULL stays NULL."""
+    """Big-endian numbers without leading zero bytes; 0 is one byte (reference 2.3, BIT). NULL stays NULL."""
     offsets, data = parts_of(values)
     rows = np.repeat(np.arange(len(values)), np.diff(offsets))
     last = np.zeros(len(data), bool)
     last[offsets[1:][np.diff(offsets) > 0] - 1] = True
-    # Whether there is a byte other than zero at or before each byte of its row.
+    # A byte is needed if its row has a nonzero byte at or before it.
     nonzero_seen = np.cumsum(data != 0)
     before = np.concatenate([[0], nonzero_seen])[offsets[:-1]]
     needed = (nonzero_seen > before[rows]) | last

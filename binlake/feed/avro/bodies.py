@@ -1,4 +1,4 @@
-"""Images of rows as the bodies of Avro messages, without the header: the schema's id is known at publishing only."""
+"""Encodes row images as bodies of Avro messages, without the header: publish adds the schema's id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from binlake.rows.schema import ColumnInfo, TableDef
 Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""
 Images = Mapping[str, Array]
-"""Canonical texts by column, rows in parallel (`statements.maps.images_from_maps`)."""
+"""By column, the canonical texts of all rows (`statements.maps.images_from_maps`)."""
 
 
 def encode_keys(table: TableDef, images: Images, options: AvroOptions) -> Array:
@@ -30,7 +30,7 @@ def encode_keys(table: TableDef, images: Images, options: AvroOptions) -> Array:
 
 
 def encode_values(table: TableDef, images: Images, ops: Array, commit_ts: Array, options: AvroOptions) -> Array:
-    """The body of each row's value; `ops`: "c" or "u", `commit_ts`: int64; both for the extension alone (S2-08)."""
+    """The body of each row's value. `ops` ("c" or "u") and `commit_ts` (int64) are only for the extension (S2-08)."""
     parts = _columns(table, table.row_columns, images, options)
     if options.extension:
         stamps = np.asarray(commit_ts).astype(np.int64)

@@ -1,7 +1,7 @@
-"""A column's canonical texts, as `mutation` holds them, in Avro's binary encoding.
+"""Encodes a column's canonical texts of `mutation` in Avro's binary encoding.
 
-Rule: the encoding follows the block that `schema.py` writes for the column. A text that its type cannot hold is an
-error that names the column, never another value.
+Rule: the encoding follows the block that `schema.py` writes for the column. A text that does not fit the type is an
+error that names the column; it is never converted to another value.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _MOST_128 = 38
 
 
 def encode_column(column: ColumnInfo, texts: Array, options: AvroOptions) -> list[Array]:
-    """The parts of each row's value, to be put one behind the other (`join_parts`); none is NULL.
+    """The parts of each row's value, to be concatenated (`join_parts`); none is NULL.
 
     `texts`: string array of canonical texts. Raises SchemaError for a NULL in a NOT NULL column and for a text that
-    the type cannot hold.
+    does not fit the type.
     """
     branch = null_branch(column)
     if branch is None:

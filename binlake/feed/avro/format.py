@@ -1,4 +1,4 @@
-"""The Avro protocol as a format: one row change a message, deletions as tombstones, neither DDL nor watermarks."""
+"""The Avro protocol as a format: one message per row change, tombstones for deletions, no DDL and no watermarks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from binlake.rows.schema import TableDef
 
 
 class AvroFormat(RowFormat):
-    """Avro with `options`."""
+    """The format Avro with `options`."""
 
     def __init__(self, options: AvroOptions) -> None:
         self._options = options
 
     def schemas(self, table: TableDef, /) -> Schemas:
-        """Of key and value. Raises ConfigError for a table without a key."""
+        """The schemas of key and value. Raises ConfigError for a table without a key."""
         return Schemas(key_schema(table, self._options), value_schema(table, self._options))
 
     def encode(self, changes: Changes) -> Bodies:
-        """Bodies without their header: the schemas' ids are known at publishing only."""
+        """As Format.encode: bodies without headers, as publish adds the schemas' ids."""
         table, count = changes.table, len(changes)
         if changes.op == DELETE:
             old = changes.before(key_columns(table))

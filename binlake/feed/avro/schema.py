@@ -1,6 +1,6 @@
 """The Avro schemas of a table's messages, as TiCDC writes them (reference/data-migration-and-ticdc.md 2.2, 2.3).
 
-Rule: a definition and the options alone decide the text, byte for byte: the same table gives the same schema anywhere.
+Rule: only a definition and the options decide the text, byte for byte, so the same table always gives the same schema.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _WORDS = {t.FLOAT: "FLOAT", t.DOUBLE: "DOUBLE", t.YEAR: "YEAR", t.BIT: "BIT", t.
 
 
 def legal_name(name: str) -> str:
-    """`name` with `_` for each character that Avro refuses, and before a leading digit (S2-46)."""
+    """`name` with `_` instead of each character that Avro refuses, and before a leading digit (S2-46)."""
     legal = _ILLEGAL.sub("_", name)
     return f"_{legal}" if legal[:1].isdigit() else legal
 
 
 def key_columns(table: TableDef) -> tuple[ColumnInfo, ...]:
-    """The columns of the key: the primary key's, else those of the first NOT NULL unique index (S2-15).
+    """The columns of the key: those of the primary key, else of the first NOT NULL unique index (S2-15).
 
-    Raises ConfigError for a table that has neither.
+    Raises ConfigError for a table without either.
     """
     if table.identity().kind == "row":
         raise ConfigError(
@@ -52,12 +52,12 @@ def key_schema(table: TableDef, options: AvroOptions) -> str:
 
 
 def value_schema(table: TableDef, options: AvroOptions) -> str:
-    """The schema of its values: all columns that a row carries, then the extension. Raises ConfigError."""
+    """The schema of the values of `table`: all columns of a row, then the extension. Raises ConfigError."""
     return _record(table, table.row_columns, options, _extension(options))
 
 
 def avro_type(column: ColumnInfo, options: AvroOptions) -> str:
-    """The Avro type of the column's values, without the union of a nullable one."""
+    """The Avro type of the column's values, without a nullable column's union."""
     if column.tp == t.LONGLONG:
         return options.unsigned_bigints if column.unsigned else "long"
     if column.tp in t.INTEGERS:
@@ -99,7 +99,7 @@ def _extension(options: AvroOptions) -> list[Json]:
 
 
 def _field(column: ColumnInfo, options: AvroOptions) -> Json:
-    """The column's block; its keys in the order of the alphabet, as TiCDC's."""
+    """The column's block, with keys sorted alphabetically, as in TiCDC."""
     kind, name, default = _block(column, options), legal_name(column.name), _avro_default(column, options)
     branch = null_branch(column)
     if branch is None:
@@ -122,14 +122,14 @@ def _block(column: ColumnInfo, options: AvroOptions) -> Json:
 
 
 def tidb_type(column: ColumnInfo) -> str:
-    """The type as schemas name it, as `INT UNSIGNED` (S2-20)."""
+    """The type's name in schemas, such as `INT UNSIGNED` (S2-20)."""
     if column.tp in t.INTEGERS:
         return ("BIGINT" if column.tp == t.LONGLONG else "INT") + (" UNSIGNED" if column.unsigned else "")
     return _WORDS.get(column.tp) or ("BLOB" if column.is_binary else "TEXT")
 
 
 def _default(column: ColumnInfo) -> str | None:
-    """The text of the default in the schema; None where TiCDC writes none or it is uncertain."""
+    """The text of the default in the schema; None if TiCDC writes none or it is not constant."""
     if column.default_is_expr or column.is_generated or column.tp in (t.NEWDECIMAL, t.BIT) or column.is_binary:
         return None
     if column.default is None or (column.tp in (*t.MOMENTS, *t.DATES) and _DDL_TIME.fullmatch(column.default)):
@@ -144,6 +144,6 @@ def _avro_default(column: ColumnInfo, options: AvroOptions) -> object:
     kind = avro_type(column, options)
     if kind in ("int", "long"):
         number = int(text)
-        # What a long cannot hold wraps, as the values do (S2-22).
+        # Numbers beyond a long wrap around, as values do (S2-22).
         return number - (1 << 64) if number >= 1 << 63 else number
     return float(text) if kind in ("double", "float") else text

@@ -1,1 +1,1 @@
-"""`binlake changefeed`: feeds as files, made, changed and ended by people who know `cdc cli changefeed`."""
+"""`binlake changefeed`: creates, changes and removes feeds as files, with the commands of `cdc cli changefeed`."""

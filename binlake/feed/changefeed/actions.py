@@ -1,7 +1,7 @@
-"""Creates, changes and removes the files of feeds, and the other parts of a feed.
+"""Creates, changes and removes feeds: their files, state, messages and positions.
 
-Rule: nothing is written before everything is checked; what was written last is removed last, so that a command that was
-killed can be run again.
+Rule: everything is checked before the first write. A feed's file is written last and removed last, so that a killed
+command can be repeated.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from binlake.pipeline import feed_lock
 
 
 def open_window_log(replication: Replication) -> WindowLog:
-    """The window log of its lake."""
+    """The window log of the replication's lake."""
     return WindowLog(LakePaths.of(replication))
 
 
 def start_ts_of(file: ReplicationFile, start_ts: int) -> str:
-    """Where a new feed begins: `start_ts`, or (0) now by PD; empty (with the first window) where there is no lake yet.
+    """The start of a new feed: `start_ts`, or if 0 the present time of PD; "" (the first window) without a lake.
 
-    Raises LostRange for what the lake does not hold, ConfigError for a future one.
+    Raises LostRange for a start before the lake's, ConfigError for a start in the future.
     """
     windows, source = open_window_log(file.replication), file.replication.source
     if start_ts:
@@ -50,7 +50,7 @@ def start_ts_of(file: ReplicationFile, start_ts: int) -> str:
             return str(start_ts)
         raise ConfigError(
             f"PD does not report the time: {error.message}", where=error.where,
-            hint="name the start: --start-ts TS",
+            hint="give the start: --start-ts TS",
         ) from None  # fmt: skip
     if start_ts > now:
         raise ConfigError(
@@ -60,7 +60,7 @@ def start_ts_of(file: ReplicationFile, start_ts: int) -> str:
 
 
 def check_feed(file: ReplicationFile, feed: Feed, *, unreachable_ok: bool) -> FeedReport | None:
-    """Check its tables at the end of the lake, its brokers and registry; None where there is no lake yet.
+    """Check the feed's tables at the end of the lake, its brokers and its registry; None if there is no lake yet.
 
     Raises the first problem.
     """
@@ -83,11 +83,11 @@ def check_feed(file: ReplicationFile, feed: Feed, *, unreachable_ok: bool) -> Fe
 
 
 def store_new_feed(file: ReplicationFile, feed: Feed) -> Path:
-    """Write the file of a new feed; traces of an earlier feed of its name do not belong to it. Raises ConfigError."""
+    """Write the file of a new feed, without the state of an earlier feed with its name. Raises ConfigError."""
     if any(feed.name == other.name for other in file.replication.feed):
         raise ConfigError(
             "a changefeed with this id exists already", where={"id": feed.name, "replication": file.replication.name},
-            hint="choose another --changefeed-id, or `binlake changefeed update`",
+            hint="choose another --changefeed-id, or use `binlake changefeed update`",
         )  # fmt: skip
     windows = open_window_log(file.replication)
     if windows.exists():
@@ -102,7 +102,7 @@ def store_new_feed(file: ReplicationFile, feed: Feed) -> Path:
 
 
 def require_own_file(file: ReplicationFile, feed: str) -> Path:
-    """The file of the feed. Raises ConfigError for one that is a section of the replication's own file."""
+    """The file of the feed. Raises ConfigError for a feed that is a section of the replication's file."""
     file.replication.feed_of(feed)
     path = feed_file(file.file, file.replication.name, feed)
     if not path.is_file():
@@ -114,9 +114,9 @@ def require_own_file(file: ReplicationFile, feed: str) -> Path:
 
 
 def move_feed(file: ReplicationFile, feed: Feed, path: Path, ts: str) -> Feed:
-    """Let the feed continue after `ts` (commit_ts), whatever it has sent, as if it had just been created there.
+    """Let the feed continue after `ts` (commit_ts), whatever it has sent, as if it had been created there.
 
-    Raises ConfigError for a feed that runs or ends before, and what `forget_position` raises.
+    Raises ConfigError for a running feed or one that ends before `ts`, and what `forget_position` raises.
     """
     windows = open_window_log(file.replication)
     state = read_state(windows, feed.name)
@@ -133,16 +133,16 @@ def move_feed(file: ReplicationFile, feed: Feed, path: Path, ts: str) -> Feed:
 
 
 def remove_feed(file: ReplicationFile, feed: Feed, path: Path, *, force: bool) -> list[str]:
-    """Remove the feed: its state, its messages in the lake, its position at the sink, its file; returns what stays.
+    """Remove the feed's state, messages in the lake, position at the sink, and file. Returns what stays.
 
-    `force`: even if the sink does not answer. Raises LeaseHeld while it is encoded, Transient, Permanent.
+    `force`: even if the sink does not answer. Raises LeaseHeld while encode runs for it, Transient, Permanent.
     """
     stays = [
         "its topics or files with all messages", "the registry's subjects", "its past events in the table `window`",
     ]  # fmt: skip
     windows, paths, life = open_window_log(file.replication), LakePaths.of(file.replication), 0
     if windows.exists():
-        # No task may begin to publish once its position is removed.
+        # Pause first, as no task may start to publish after its position is removed.
         life = record_pause(windows, feed.name, reason="it is being removed").life
     try:
         forget_position(feed, file.replication.name, life)
@@ -150,7 +150,7 @@ def remove_feed(file: ReplicationFile, feed: Feed, path: Path, *, force: bool) -
         if not force:
             raise Permanent(
                 f"its position cannot be removed: {error.message}", where=error.where,
-                hint="the changefeed is stopped; --force removes it and leaves the position, which no later one reads",
+                hint="the changefeed is stopped; --force removes it and leaves the position, which no later feed reads",
             ) from None  # fmt: skip
         stays.append(f"its position at the sink ({error.message})")
     if windows.exists():

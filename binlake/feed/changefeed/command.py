@@ -28,16 +28,20 @@ class ChangefeedCommand:
     help = "create, list, query, pause, resume, update or remove feeds (changefeeds)"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The actions, each with the flags of `cdc cli changefeed`."""
+        """Declare the actions, each with the flags of `cdc cli changefeed`."""
         parsers = parser.add_subparsers(dest="action", required=True)
         for name, text in _ACTIONS.items():
             command = parsers.add_parser(name, help=text, allow_abbrev=False)
-            command.add_argument("--pd", default="", metavar="URLS", help="the replication whose source has this PD")
-            command.add_argument("--replication", default="", metavar="FILE", help="the replication's TOML, instead")
+            command.add_argument(
+                "--pd", default="", metavar="URLS", help="use the replication whose source has this PD"
+            )
+            command.add_argument(
+                "--replication", default="", metavar="FILE", help="the replication's TOML, instead of --pd"
+            )
             add_output(command)
             if name != "list":
                 command.add_argument("-c", "--changefeed-id", default="", required=name != "create", metavar="ID",
-                                 help="its name; create generates one if it is missing")  # fmt: skip
+                                 help="the feed's name; create generates one if omitted")  # fmt: skip
             if name in ("create", "update"):
                 _add_section(command, required=name == "create")
             if name in ("create", "update", "resume", "remove"):
@@ -47,17 +51,19 @@ class ChangefeedCommand:
                     "--unreachable-ok", action="store_true", help="continue even if brokers or registry do not answer"
                 )
             if name in ("pause", "resume"):
-                command.add_argument("--reason", default="", help="the reason, shown with its state")
+                command.add_argument("--reason", default="", help="the reason, shown with the feed's state")
             if name == "resume":
                 command.add_argument("--overwrite-checkpoint-ts", type=_moment_or_now, metavar="TS",
                                  help="continue after this commit_ts, or `now`, whatever was sent")  # fmt: skip
             if name == "query":
-                command.add_argument("-s", "--simple", action="store_true", help="only its state and checkpoint")
+                command.add_argument("-s", "--simple", action="store_true", help="show only state and checkpoint")
             if name == "remove":
-                command.add_argument("-f", "--force", action="store_true", help="even if its sink does not answer")
+                command.add_argument(
+                    "-f", "--force", action="store_true", help="remove it even if its sink does not answer"
+                )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it and print the result. Raises BinlakeError."""
+        """Execute the action and print the result. Raises BinlakeError."""
         act: Mapping[str, Callable[[ReplicationFile, argparse.Namespace], None]] = {
             "create": _create, "list": _list, "query": _query, "pause": _pause, "resume": _resume, "update": _update,
             "remove": _remove,
@@ -68,12 +74,12 @@ class ChangefeedCommand:
 
 _ACTIONS = {
     "create": "add a feed to a replication",
-    "list": "the feeds of a replication: state, checkpoint, lag, error",
-    "query": "one feed: its section, progress and state",
+    "list": "show the feeds of a replication: state, checkpoint, lag, error",
+    "query": "show one feed: its section, progress and state",
     "pause": "stop a feed until it is resumed",
     "resume": "let a feed continue from its checkpoint",
-    "update": "change a feed that is stopped",
-    "remove": "end a feed",
+    "update": "change a stopped feed",
+    "remove": "remove a feed",
 }
 
 
@@ -81,7 +87,7 @@ def _add_section(parser: argparse.ArgumentParser, *, required: bool) -> None:
     parser.add_argument("--sink-uri", required=required, metavar="URI", help="kafka://host:port/topic?protocol=avro&…")
     parser.add_argument("--schema-registry", metavar="URL", help="the schema registry, http(s)://[user:password@]host")
     parser.add_argument("--config", default="", metavar="FILE", help="TiCDC's changefeed configuration, TOML")
-    parser.add_argument("--target-ts", type=read_moment, metavar="TS", help="last commit_ts to send; none: no end")
+    parser.add_argument("--target-ts", type=read_moment, metavar="TS", help="last commit_ts to send; default: no end")
     parser.add_argument("--tz", metavar="ZONE", help="time zone of TIMESTAMP values (default UTC)")
     if required:
         parser.add_argument(
@@ -133,7 +139,7 @@ def _pause(file: ReplicationFile, args: argparse.Namespace) -> None:
     windows = actions.open_window_log(file.replication)
     _require_state(read_state(windows, feed.name), feed.name, ("normal", "removed", "stopped", "error"), "paused")
     record_pause(windows, feed.name, reason=args.reason or "paused by command")
-    _print_state(args, file, feed, "is stopped; what is committed meanwhile is sent after `resume`")
+    _print_state(args, file, feed, "is stopped; changes committed meanwhile are sent after `resume`")
 
 
 def _resume(file: ReplicationFile, args: argparse.Namespace) -> None:
@@ -146,7 +152,7 @@ def _resume(file: ReplicationFile, args: argparse.Namespace) -> None:
     if state.state == "finished" and _is_past_target(file, feed):
         raise Permanent(
             "the changefeed has reached its target-ts", where={"id": feed.name, "target_ts": feed.target_ts},
-            hint="`binlake changefeed update --target-ts` sets a later one",
+            hint="set a later one: `binlake changefeed update --target-ts`",
         )  # fmt: skip
     feed.require_rules()
     _show_warnings(actions.check_feed(file, feed, unreachable_ok=args.unreachable_ok))
@@ -190,7 +196,7 @@ def _remove(file: ReplicationFile, args: argparse.Namespace) -> None:
 
 
 def _read_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The command's options, as keys of a section."""
+    """The command's options as keys of a section."""
     names = {"sink_uri": "sink-uri", "schema_registry": "schema-registry", "namespace": "namespace", "tz": "time-zone"}
     options = {key: getattr(args, name, None) for name, key in names.items()}
     options["target-ts"] = None if args.target_ts is None else str(args.target_ts or "")
@@ -225,7 +231,7 @@ def _confirm(changes: str, feed: str) -> None:
 
 def _show_warnings(report: FeedReport | None) -> None:
     if report is None:
-        print("warning: nothing has landed yet, so its tables are checked by its first window", file=sys.stderr)
+        print("warning: nothing has landed yet, so its first window checks its tables", file=sys.stderr)
         return
     for text in report.warnings:
         print(f"warning: {text}", file=sys.stderr)

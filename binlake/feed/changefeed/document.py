@@ -1,7 +1,7 @@
-"""TiCDC's changefeed configuration (`--config FILE`) as a feed's keys and parameters of its sink URI.
+"""Converts TiCDC's changefeed configuration (`--config FILE`) to a feed's keys and parameters of its sink URI.
 
-Rule: every key is used, or refused by name: one that only TiCDC has with an alternative, an unknown one with a guess
-what it may have meant (MISSION S2-04, S2-05).
+Rule: every key is either used or refused by name: a key that only TiCDC has, with an alternative; an unknown key, with
+a guess of what was meant (MISSION S2-04, S2-05).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _URI_WORDS = {
     "sink.open": ("output-old-value",),
     "sink.debezium": ("output-old-value",),
 }  # fmt: skip
-"""Keys that are parameters of the sink URI, too."""
+"""Keys that are also parameters of the sink URI."""
 _AS_HERE: Mapping[str, Any] = {
     "case-sensitive": False, "enable-old-value": True, "force-replicate": False, "ignore-ineligible-table": False,
     "check-gc-safe-point": True, "enable-sync-point": False, "bdr-mode": False, "sink.transaction-atomicity": "none",
@@ -39,11 +39,11 @@ _AS_HERE: Mapping[str, Any] = {
     f"{_KAFKA}.output-raw-change-event": False, f"{_KAFKA}.insecure-skip-verify": False,
     f"{_KAFKA}.required-acks": -1,
 }  # fmt: skip
-"""Keys with the only supported value, which is what a feed does anyway."""
+"""Keys with their only supported value, which is the behaviour of a feed."""
 _FILTERS = (
-    "filters are the replication's: see [filter], [[filters]], [[expression-filter]] in docs/reference/filters.md"
+    "filters belong to the replication: see [filter], [[filters]], [[expression-filter]] in docs/reference/filters.md"
 )
-_TUNING = "it tunes TiCDC's own processes and has no meaning here: leave it out"
+_TUNING = "it tunes TiCDC's own processes and has no effect here: omit it"
 _SASL = "a feed supports SASL by PLAIN and SCRAM"
 _SYNCPOINTS = "a feed has no syncpoint: the lake answers for any commit_ts"
 _ELSEWHERE: Mapping[str, str] = {
@@ -54,22 +54,22 @@ _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("filter.event-filters", "filter.ignore-txn-commit-ts", "filter.ddl-allow-list"), _FILTERS),
     **dict.fromkeys((f"{_KAFKA}.sasl-gssapi", f"{_KAFKA}.sasl-oauth"), _SASL),
     **dict.fromkeys(("sync-point-interval", "sync-point-retention"), _SYNCPOINTS),
-    "changefeed-error-stuck-duration": "a transient error is retried as [airflow] retries says",
-    "consistent": "the lake is the redo log: leave it out",
+    "changefeed-error-stuck-duration": "transient errors are retried as set by [airflow] retries",
+    "consistent": "the lake is the redo log: omit it",
     "cyclic-replication": "use [loopback] of the replication",
-    "filter.ignore-txn-start-ts": "name transactions by commit_ts: [filter] ignore-txn-commit-ts of the replication",
+    "filter.ignore-txn-start-ts": "select transactions by commit_ts: [filter] ignore-txn-commit-ts of the replication",
     "integrity": "row checksums are not sent",
-    "sql-mode": "a definition is read as its TableInfo says: leave it out",
+    "sql-mode": "definitions are read from TableInfo, independent of it: omit it",
     "sink.column-selectors": "a message has all columns of its row",
     "sink.mysql-config": "a SQL target is [target] of the replication",
     "sink.pulsar-config": "a feed cannot send to Pulsar",
-    "sink.safe-mode": "it is [target] safe-mode of the replication",
-    f"{_KAFKA}.glue-schema-registry-config": "only Confluent's protocol is spoken",
-    f"{_KAFKA}.kafka-version": "the client agrees on a version with the brokers by itself: leave it out",
+    "sink.safe-mode": "use [target] safe-mode of the replication",
+    f"{_KAFKA}.glue-schema-registry-config": "only Confluent's protocol is supported",
+    f"{_KAFKA}.kafka-version": "the client negotiates the version with the brokers: omit it",
     f"{_KAFKA}.large-message-handle": "raise max-message-bytes, or leave the table out by [filter] rules",
-    f"{_CODEC}.avro-enable-watermark": "an Avro topic has rows only: leave it out",
-    f"{_CODEC}.encoding-format": "leave it out",
-    f"{_CODEC}.max-batch-size": "a message is one row: leave it out",
+    f"{_CODEC}.avro-enable-watermark": "an Avro topic has only rows: omit it",
+    f"{_CODEC}.encoding-format": "omit it",
+    f"{_CODEC}.max-batch-size": "a message has one row: omit it",
 }
 _DISPATCHER = ("matcher", "topic", "partition", "dispatcher")
 
@@ -105,7 +105,7 @@ def read_document(path: Path) -> Document:
     if "protocol" in keys:
         words["protocol"] = str(keys.pop("protocol"))
     if not keys.get("terminator", "-"):
-        # Empty is TiCDC's default.
+        # An empty terminator is TiCDC's default.
         del keys["terminator"]
     return Document(keys, words)
 
@@ -120,8 +120,8 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def _refusal_error(name: str, value: Any, path: Path) -> ConfigError:
     if name in _AS_HERE:
-        hint = f"{name} = {str(_AS_HERE[name]).lower()} is what a feed does, and nothing else"
-        return ConfigError("a value of TiCDC's has no counterpart here", where={"config": path, name: value}, hint=hint)
+        hint = f"a feed supports only {name} = {str(_AS_HERE[name]).lower()}"
+        return ConfigError("a value of TiCDC has no counterpart here", where={"config": path, name: value}, hint=hint)
     hint = next((hint for known, hint in _ELSEWHERE.items() if f"{name}.".startswith((f"{known}.", f"{known}-"))), "")
     if hint:
         return ConfigError(f"`{name}` of TiCDC's configuration is not supported", where={"config": path}, hint=hint)
@@ -133,12 +133,12 @@ def _refusal_error(name: str, value: Any, path: Path) -> ConfigError:
 
 
 def _dispatchers(entries: Any, path: Path) -> list[dict[str, Any]]:
-    """Each entry as a feed has it; `dispatcher` is what TiCDC called `partition` before 6.1."""
+    """Each entry in a feed's form. TiCDC called `partition` `dispatcher` before 6.1."""
     dispatchers = []
     for entry in entries if isinstance(entries, list) else [entries]:
         if not isinstance(entry, dict):
             raise ConfigError(
-                "a dispatcher is a table", where={"config": path}, hint="{matcher = ['*.*'], topic = \"...\"}"
+                "a dispatcher must be a table", where={"config": path}, hint="{matcher = ['*.*'], topic = \"...\"}"
             )
         unknown = [name for name in entry if name not in _DISPATCHER]
         if unknown:

@@ -1,4 +1,4 @@
-"""Finds the replication of a changefeed: by its file, or by the PD of its source."""
+"""Finds the replication of a changefeed by its file or by the PD of its source."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class ReplicationFile(NamedTuple):
 
 
 def find_replication_file(pd: str, file: str) -> ReplicationFile:
-    """The replication of `--replication FILE`, or of `--pd URLS`; without either the only one of the folder.
+    """The replication of `--replication FILE` or of `--pd URLS`; without both, the only one in the folder.
 
-    Raises ConfigError where none matches, or several.
+    Raises ConfigError unless exactly one matches.
     """
     if file:
         chosen = ReplicationFile(Path(file), load_replication(file, secrets=False))
         if pd and not _shares_pd(pd, chosen.replication):
             raise ConfigError(
                 "the replication has another PD", where={"pd": pd, "replication": chosen.replication.name,
-                "pd-urls": ",".join(chosen.replication.source.pd_urls)}, hint="leave --pd out",
+                "pd-urls": ",".join(chosen.replication.source.pd_urls)}, hint="omit --pd",
             )  # fmt: skip
         return chosen
     folder = find_replications()
@@ -43,7 +43,7 @@ def find_replication_file(pd: str, file: str) -> ReplicationFile:
     raise ConfigError(
         "several replications have this PD" if matching else "no replication has this PD",
         where={"pd": pd or "any", "folder": replications_folder(), "found": names or "none"},
-        hint=f"name its file: --replication FILE{broken}",
+        hint=f"give its file: --replication FILE{broken}",
     )
 
 

@@ -1,4 +1,4 @@
-"""A feed's section from the options of `create` and `update`; a value that is set twice must be the same."""
+"""Builds a feed's section from the options of `create` and `update`. A value that is set twice must be equal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Keys = Mapping[str, Any]
 
 
 def make_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
-    """The feed of `keys`, the file `config` (empty: none), and `base`, which both may change.
+    """The feed of the keys `given`, the file `config` (empty: none), and `base`, whose keys both override.
 
     Raises ConfigError.
     """
@@ -33,7 +33,7 @@ def make_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
     keys["sink-uri"] = _add_parameters(str(keys["sink-uri"]), document.words, config if uri else "")
     sink = parse_sink_uri(keys["sink-uri"])
     if base is None and "dispatchers" not in keys and sink.topic and isinstance(sink.options, AvroOptions):
-        # Without dispatchers, TiCDC's default is the topic of the URI: one for all tables (S2-43).
+        # Without dispatchers, TiCDC sends all tables to the topic of the URI (S2-43).
         keys["dispatchers"] = [{"matcher": ["*.*"], "topic": sink.topic}]
     keys |= {"dispatchers": _add_topics(keys["dispatchers"], sink.topic)} if "dispatchers" in keys else {}
     try:
@@ -45,23 +45,23 @@ def make_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
 
 
 def section_keys(feed: Feed) -> dict[str, Any]:
-    """The keys of its section."""
+    """The keys of the feed's section."""
     return feed.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def _add_topics(dispatchers: Any, default: str) -> list[dict[str, Any]]:
-    """TiCDC's default is the topic of the sink URI, for single dispatchers, too."""
+    """Add the sink URI's topic to dispatchers without a topic, as TiCDC does."""
     for entry in dispatchers:
         if not entry.get("topic", default):
             raise ConfigError(
                 "a dispatcher has no topic", where={"matcher": entry.get("matcher", "")},
-                hint='give it a topic with {schema} and {table}, as "tidb_{schema}_{table}"',
+                hint='give it a topic with {schema} and {table}, such as "tidb_{schema}_{table}"',
             )  # fmt: skip
     return [{**entry, "topic": entry.get("topic", default)} for entry in dispatchers]
 
 
 def _add_parameters(uri: str, words: Mapping[str, str], config: str) -> str:
-    """`uri` with the parameters `words`; `config`: the file that must not contradict it, empty: it replaces them."""
+    """`uri` with the parameters `words` of the file `config`, which must not contradict `uri`; empty: they override."""
     present = dict(parse_qsl(urlsplit(uri).query, keep_blank_values=True))
     for name, value in words.items():
         if config and present.get(name, value) != value:
@@ -75,5 +75,5 @@ def _add_parameters(uri: str, words: Mapping[str, str], config: str) -> str:
 
 def _given_twice_error(name: str, config: str) -> ConfigError:
     return ConfigError(
-        f"`{name}` is set twice, with different values", where={"config": config}, hint="leave it out of the file"
+        f"`{name}` is set twice, with different values", where={"config": config}, hint="remove it from the file"
     )

@@ -1,4 +1,4 @@
-"""A changefeed in the output of commands: `cdc cli`'s names, passwords as ***, commit_ts as text."""
+"""A changefeed in the output of commands: with the names of `cdc cli`, passwords as ***, commit_ts as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from binlake.lake.windowlog import WindowLog
 
 
 def summary_of(replication: Replication, feed: Feed) -> dict[str, Any]:
-    """As `list` shows it: id and namespace, state, checkpoint, lag, error."""
+    """The feed as shown by `list`: id and namespace, state, checkpoint, lag, error."""
     windows = WindowLog(LakePaths.of(replication))
     state, progress = read_state(windows, feed.name), read_progress(windows, feed.name, feed.first_ts)
     return {
@@ -32,14 +32,14 @@ def summary_of(replication: Replication, feed: Feed) -> dict[str, Any]:
 
 
 def info_of(replication: Replication, feed: Feed) -> dict[str, Any]:
-    """As `query` shows it: the section, its progress, its state and reason."""
+    """The feed as shown by `query`: section, progress, state and reason."""
     windows = WindowLog(LakePaths.of(replication))
     state, progress = read_state(windows, feed.name), read_progress(windows, feed.name, feed.first_ts)
     return {**section_of(feed), "replication": replication.name, **_progress(progress), **_state(state)}
 
 
 def section_of(feed: Feed) -> dict[str, Any]:
-    """The section as `create` prints it back."""
+    """The section as printed by `create`."""
     config = {"rules": list(feed.rules), "dispatchers": [rule.model_dump(mode="json") for rule in feed.dispatchers]}
     return {
         "id": feed.name,
@@ -53,7 +53,7 @@ def section_of(feed: Feed) -> dict[str, Any]:
 
 
 def visible_state(state: FeedState) -> str:
-    """The state of a configured feed: a removed one of its name was another feed."""
+    """The state of a configured feed: a removed feed with its name was another feed."""
     return "normal" if state.state == "removed" else state.state
 
 

@@ -1,1 +1,1 @@
-"""Debezium's JSON as TiCDC writes it: key and value with their schema, source block, rows before and after."""
+"""Debezium's JSON as TiCDC writes it: key and value with schemas, source block, rows before and after."""

@@ -1,6 +1,6 @@
-"""Debezium as a format: JSON keys and values; deletions have a value too, and no tombstone follows them.
+"""Debezium as a format: JSON keys and values. Deletions have a value too, and no tombstone follows.
 
-Rule: both times (`source.ts_ms`, `ts_ms`) are that of the commit: a message is a pure function of its row.
+Rule: both times (`source.ts_ms`, `ts_ms`) are the commit time, so that a message is a pure function of its row.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from binlake.feed.jsontext import json_bytes, number_parts, object_parts
 from binlake.rows.schema import ColumnInfo
 
 WATERMARK = "m"
-"""`op` of the message that ends a window."""
+"""The `op` of the message at the end of a window."""
 
 
 class DebeziumFormat(RowFormat):
-    """Debezium with `options`."""
+    """The format Debezium with `options`."""
 
     def __init__(self, options: DebeziumOptions) -> None:
         self._options = options
         self.splits_moves = not options.raw_updates
 
     def encode(self, changes: Changes) -> Bodies:
-        """Keys of the columns that identify a row, values with the row before and after."""
+        """As Format.encode: keys with the columns that identify a row, values with the row before and after."""
         table, columns, key = changes.table, changes.table.row_columns, row_key(changes.table)
         name = record_name(self._options.cluster, table)
         payload = self._payload(table.db, table.name, number_parts(changes.commit_ts), _millis(changes))
@@ -46,7 +46,7 @@ class DebeziumFormat(RowFormat):
         return Bodies(keys_of_rows, join_parts(values))
 
     def watermark(self, ts: int, /) -> Event | None:
-        """To all partitions; with the extension only."""
+        """As Format.watermark: to all partitions, only with the extension."""
         if not self._options.extension:
             return None
         name, moment = f"{self._options.cluster}.watermark", b"%d" % tso.physical(ts)
@@ -56,7 +56,7 @@ class DebeziumFormat(RowFormat):
         return Event(b"".join(key), b"".join(value), True)
 
     def _payload(self, db: str, table: str, commit_ts: list[Part], millis: list[Part]) -> list[Part]:
-        """The begin of a payload: source, time and transaction."""
+        """The beginning of a payload: source, time and transaction."""
         cluster = json_bytes(self._options.cluster)
         head: dict[str, Any] = {"snapshot": "false", "db": db, "table": table, "server_id": 0, "gtid": None,
                                 "file": "", "pos": 0, "row": 0, "thread": 0, "query": None}  # fmt: skip

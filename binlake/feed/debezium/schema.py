@@ -1,6 +1,7 @@
-"""The schema block of Debezium's messages: Kafka Connect's types of a table's columns, and of the envelope.
+"""The schema block of Debezium's messages: Kafka Connect's types of a table's columns and of the envelope.
 
-Rule: a definition and the options alone decide it. Defaults are left out: a consumer would put one where a NULL is.
+Rule: only a definition and the options decide it. Defaults are omitted, because a consumer would use them instead of
+NULLs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Json = dict[str, Any]
 
 _INTEGERS = {t.TINY: ("int16", "int16"), t.SHORT: ("int16", "int32"), t.INT24: ("int32", "int32"),
              t.LONG: ("int32", "int64"), t.LONGLONG: ("int64", "int64")}  # fmt: skip
-"""By type: that of signed and of unsigned numbers."""
+"""By type: Connect's type of signed and of unsigned numbers."""
 _NAMED = {t.DATE: ("int32", "time.Date"), t.NEWDATE: ("int32", "time.Date"), t.YEAR: ("int32", "time.Year"),
           t.TIMESTAMP: ("string", "time.ZonedTimestamp"), t.DURATION: ("int64", "time.MicroTime"),
           t.JSON: ("string", "data.Json"), t.ENUM: ("string", "data.Enum"),
@@ -36,11 +37,11 @@ _SNAPSHOT: Json = {
     "field": "snapshot",
 }
 MILLIS_DIGITS = 3
-"""Digits of fractional seconds up to which a DATETIME is in milliseconds."""
+"""The number of fractional digits up to which a DATETIME is in milliseconds."""
 
 
 def record_name(cluster: str, table: TableDef) -> str:
-    """What the names of the table's schemas begin with."""
+    """The prefix of the names of the table's schemas."""
     return ".".join(map(legal_name, (cluster, table.db, table.name)))
 
 
@@ -55,7 +56,7 @@ def key_schema(name: str, columns: tuple[ColumnInfo, ...]) -> Json:
 
 
 def envelope_schema(name: str, columns: tuple[ColumnInfo, ...] | None, *, extension: bool) -> Json:
-    """The schema of the values; `columns`: None of a message that shows no row. `extension`: with TiDB's types."""
+    """The schema of the values. `columns`: None for a message without a row; `extension`: add TiDB's types."""
     images = (
         [] if columns is None else [_image(name, "before", columns, False), _image(name, "after", columns, extension)]
     )
@@ -72,7 +73,7 @@ def envelope_schema(name: str, columns: tuple[ColumnInfo, ...] | None, *, extens
 
 
 def field_schema(column: ColumnInfo) -> Json:
-    """The block of a column."""
+    """The schema block of a column."""
     kind, name, parameters = _type_of(column)
     block: Json = {"type": kind, "optional": not column.not_null}
     if name:
@@ -83,7 +84,7 @@ def field_schema(column: ColumnInfo) -> Json:
 
 
 def _type_of(column: ColumnInfo) -> tuple[str, str, Json]:
-    """Connect's type, the name of its meaning, and the parameters of that."""
+    """Connect's type, the name of its semantic type, and the parameters of that."""
     if column.tp in _INTEGERS:
         return _INTEGERS[column.tp][column.unsigned], "", {}
     if column.tp == t.BIT:

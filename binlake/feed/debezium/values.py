@@ -1,6 +1,6 @@
-"""A column's canonical texts as Debezium's values, which follow `schema.py`.
+"""Converts a column's canonical texts to Debezium's values, according to `schema.py`.
 
-A date or moment that no calendar has (zero parts) is 0, or null where the column may be NULL, as TiCDC's.
+An invalid date or time (with zero parts) becomes 0, or null if the column is nullable, as in TiCDC.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _NO_MOMENT = "1970-01-01T00:00:00Z"
 
 
 def value_parts(column: ColumnInfo, texts: Array) -> list[Part]:
-    """The values of `column`, as `jsontext.object_parts` takes them."""
+    """The values of `column` in the form for `jsontext.object_parts`."""
     match column.tp:
         case t.LONGLONG if column.unsigned:
-            # Connect has no unsigned numbers: what a long cannot hold wraps.
+            # Connect has no unsigned numbers: numbers beyond a long wrap around.
             return number_parts(pc.cast(texts, pa.uint64()).view(pa.int64()))
         case t.YEAR:
             return number_parts(pc.cast(texts, pa.int64()))
@@ -49,7 +49,7 @@ def value_parts(column: ColumnInfo, texts: Array) -> list[Part]:
 
 
 def _since_epoch(texts: Array, kind: pa.DataType, unit: str) -> Array:
-    """Days, or the `unit` of seconds, since 1970; NULL for what is not a date."""
+    """Days, or fractions of a second in `unit`, since 1970; NULL for an invalid date."""
     try:
         return pc.cast(texts, kind).view(pa.int32() if unit == "D" else pa.int64()).cast(pa.int64())
     except pa.ArrowInvalid:
@@ -68,7 +68,7 @@ def _calendar_parts(column: ColumnInfo, numbers: Array) -> list[Part]:
 
 
 def _format_zoned(texts: Array) -> Array:
-    """A TIMESTAMP, which is UTC's, in ISO 8601."""
+    """A TIMESTAMP, which is in UTC, in ISO 8601."""
     shown = pc.binary_join_element_wise(pc.replace_substring(texts, " ", "T"), "Z", "")
     return pc.if_else(pc.starts_with(texts, "0000-00-00"), _NO_MOMENT, shown)
 
@@ -76,5 +76,5 @@ def _format_zoned(texts: Array) -> Array:
 def _bits(column: ColumnInfo, texts: Array) -> list[Part]:
     if column.flen == 1:
         return number_parts(map_distinct(texts, lambda text: "true" if int(text, 16) else "false", pa.string()))
-    # The bytes are in reverse order: Connect's bits are little-endian.
+    # Reverse the bytes, as Connect's bits are little-endian.
     return string_parts(map_distinct(texts, lambda text: b64encode(bytes.fromhex(text)[::-1]), pa.binary()))

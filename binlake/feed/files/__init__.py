@@ -1,1 +1,1 @@
-"""A feed as files in a folder or an object store, laid out as TiCDC's storage sink does."""
+"""Feeds as files in a folder or an object store, in the layout of TiCDC's storage sink."""

@@ -1,8 +1,8 @@
-"""Avro messages as an Avro object container file: readable by whatever reads Avro, without a registry.
+"""Writes Avro messages as an Avro object container file, which any Avro reader can read without a registry.
 
-A record of the file is `commit_ts`, `key`, `value` (null for a deletion). Key and value are encoded by the schemas of
-the messages, byte for byte as their bodies are in Kafka; the schemas are in the file's header (Avro 1.12, "Object
-Container Files").
+A record of the file has `commit_ts`, `key`, `value` (null for a deletion). Key and value are encoded with the messages'
+schemas, byte for byte like their bodies in Kafka. The schemas are in the file's header (Avro 1.12, "Object Container
+Files").
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMESPACE = "binlake.feed"
 
 
 def file_schema(key_schema: str, value_schema: str) -> str:
-    """The schema of a file's records. Key and value have one name in a registry; here the key's gets a suffix."""
+    """The schema of a file's records. Key and value have the same name in a registry; here the key gets a suffix."""
     key = json.loads(key_schema)
     fields = [
         {"name": "commit_ts", "type": "long"},
@@ -38,7 +38,7 @@ def file_schema(key_schema: str, value_schema: str) -> str:
 
 
 def avro_file(messages: pa.Table, key_schema: str, value_schema: str) -> bytes:
-    """The file of `messages`, which all have these schemas: the same bytes for the same messages."""
+    """The file of `messages`, which all have these schemas. Equal messages give equal bytes."""
     schema = file_schema(key_schema, value_schema).encode()
     records = _records(messages)
     sync = xxhash.xxh3_128_digest(schema + join_values(records))

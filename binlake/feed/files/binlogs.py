@@ -1,9 +1,9 @@
-"""Publishes a feed's windows as one sequence of binlog files, as TiDB's drainer writes them.
+"""Publishes a feed's windows as one sequence of binlog files, in the format of TiDB's drainer.
 
-Order of a window: its files, then the index with its hi. What is written depends on the window and the index alone, so
-a run that was killed between any two writes is repeated with the same bytes under the same names. Readers of the index
-never see half a window; others (the original's reparo) see a part of it that ends after a transaction. One writer at
-a time: the caller holds the feed's lock.
+Order of writes: the window's files, then the index with its hi. The writes depend only on the window and the index, so
+a run killed between any two writes is repeated with the same bytes under the same names. Readers of the index never see
+half a window; other readers (the original's reparo) see a part that ends after a transaction. There is one writer at a
+time: the caller must hold the feed's lock.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from binlake.feed.protobuf import TRANSACTION, lengths_of
 log = structlog.get_logger(__name__)
 
 JOIN_BYTES = 16 << 20
-"""A window continues the last file while that is smaller: it is rewritten as a whole, as object stores require."""
+"""A window continues the last file if that is smaller. It is then rewritten completely, as object stores require."""
 _IN_MEMORY = 64 << 20
-"""Bytes in memory of a file that is being written; more is on the local disk."""
+"""How many bytes of a file being written are in memory; the rest is on the local disk."""
 _MEMBER_BYTES = 16 << 20
-"""Bytes that are compressed at once."""
+"""The number of bytes that are compressed at once."""
 _DAY_MS = 86_400_000
 
 
 class BinlogPublisher:
-    """The one writer of `feed`'s binlog files."""
+    """The only writer of `feed`'s binlog files."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class BinlogPublisher:
         store: Store | None = None,
         join_bytes: int = JOIN_BYTES,
     ) -> None:
-        """`time_zone`: of TIMESTAMPs in the files; `store`: instead of the one at `storage`.
+        """`time_zone`: that of TIMESTAMPs in the files; `store`: used instead of the one at `storage`.
 
         Raises ConfigError.
         """
@@ -69,22 +69,22 @@ class BinlogPublisher:
         self._index: Index | None = None
 
     def __enter__(self) -> BinlogPublisher:
-        """Read the index. Raises Permanent where the files are another writer's, Transient."""
+        """Read the index. Raises Permanent if the files belong to another writer, Transient."""
         self._index = read_index(self._store)
         owner = self._feed if self._index is None else self._index.feed
         if self._index is None and select_binlog_files(self._store.list("")):
             owner = "not Binlake's"
         if owner != self._feed:
             raise Permanent(
-                "the folder of a feed has files of another one",
+                "the folder of a feed has files of another writer",
                 where={"folder": self._store.shown, "feed": self._feed, "other": owner},
-                hint="give each feed a folder of its own; the files of a drainer stay readable where they are",
+                hint="give each feed its own folder; the files of a drainer stay readable where they are",
             )
         if self._index is not None and self._index.time_zone not in ("", self._time_zone):
             raise Permanent(
-                "the binlog files of a feed show TIMESTAMPs in another time zone",
+                "the binlog files of a feed have TIMESTAMPs in another time zone",
                 where={"folder": self._store.shown, "theirs": self._index.time_zone, "the feed's": self._time_zone},
-                hint="set the feed's time-zone back, or give it another folder: a folder has one zone",
+                hint="restore the feed's time-zone, or give it another folder: a folder has one time zone",
             )
         return self
 
@@ -99,7 +99,7 @@ class BinlogPublisher:
         return None if self._index is None else self._index.hi
 
     def publish_window(self, manifest: EncodeManifest, read: Read) -> int:
-        """Write and publish the window's files; returns the number of its messages, 0 if it was published already.
+        """Write and publish the window's files. Returns the number of its messages, 0 if it was published already.
 
         Raises DamagedFile, Permanent, Transient.
         """
@@ -111,7 +111,7 @@ class BinlogPublisher:
             records = _Records.of(part)
             files.add(records)
             sent += len(records.commits)
-        # The files do not have what a feed skipped.
+        # After a gap (windows that the feed skipped) the complete range starts at this window.
         lo = before.lo if manifest.lo <= before.hi else manifest.lo
         index = self._drop_expired(Index(self._feed, lo, manifest.hi, files.close(), self._time_zone))
         self._store.put(PATH, index.to_json())
@@ -126,7 +126,7 @@ class BinlogPublisher:
         return index
 
     def _drop_expired(self, index: Index) -> Index:
-        """`index` without files older than the retention, by commits before the checkpoint; the newest stays."""
+        """`index` without files whose commits are older than the retention before the checkpoint; the newest stays."""
         if not self._retention_days:
             return index
         end = tso.compose(max(tso.physical(index.hi) - self._retention_days * _DAY_MS, 0))
@@ -136,10 +136,10 @@ class BinlogPublisher:
         return replace(index, lo=max(index.lo, lo), files=index.files[expired:])
 
     def _remove_others(self) -> None:
-        """Delete expired files, and what an attempt with another section wrote after the last file."""
+        """Delete expired files, and files written after the last one by an attempt with another section."""
         numbers = [file.file.index for file in self._index.files] if self._index is not None else []
         for file in select_binlog_files(self._store.list("")):
-            # A file with a number of the index is somebody's copy, or damage: readers report it.
+            # An unknown file whose number is in the index's range is a copy or damaged: readers report it.
             if not numbers or not numbers[0] <= file.index <= numbers[-1]:
                 self._store.delete(file.name)
                 log.info("binlog_file_removed", feed=self._feed, folder=self._store.shown, file=file.name)
@@ -162,12 +162,12 @@ class _Records:
         return cls(commits, _frame_records(payloads))
 
     def slice(self, start: int, end: int) -> _Records:
-        """Some of them."""
+        """The records from `start` to `end`."""
         return _Records(self.commits[start:end], self.framed.slice(start, end - start))
 
 
 def _frame_records(payloads: Any) -> Any:
-    """The records of `payloads` (tidb-binlog 1.9)."""
+    """Frame `payloads` as records (tidb-binlog 1.9)."""
     rows = len(payloads)
     heads = np.zeros(rows, [("magic", "<u4"), ("length", "<u8")])
     heads["magic"], heads["length"] = MAGIC, lengths_of(payloads)
@@ -184,7 +184,7 @@ def _frame_records(payloads: Any) -> Any:
 
 
 class _Files:
-    """Writes the files of a window after `before`, continuing the last of these while it is small."""
+    """Writes the files of a window after the files `before`, and continues the last of these if it is small."""
 
     def __init__(
         self, store: Store, before: Iterable[IndexedFile], size: int, compression: Compression, join_bytes: int
@@ -196,7 +196,7 @@ class _Files:
         self._open: _OpenFile | None = None
 
     def add(self, records: _Records) -> None:
-        """Write more records; a file ends after the record with which it reaches the size."""
+        """Write more records. A file ends after the record with which it reaches the size."""
         ends = np.cumsum(lengths_of(records.framed))
         start, rows = 0, len(records.commits)
         while start < rows:
@@ -210,7 +210,7 @@ class _Files:
             start = end
 
     def close(self) -> tuple[IndexedFile, ...]:
-        """All files, with those before the window; the last one may be continued later."""
+        """All files, including those before the window. The last one may be continued later."""
         self._finish()
         return tuple(self._done)
 
@@ -231,9 +231,9 @@ class _Files:
 
 @dataclass
 class _OpenFile:
-    """A file that is being written. `plain`: its bytes before compression, if known.
+    """A file being written. `plain`: its size before compression; for a reopened file, that of its content.
 
-    The blocks of compression depend on the bytes of the window alone, not on the parts that they come in.
+    The blocks of compression depend only on the bytes of the window, not on the parts in which they arrive.
     """
 
     indexed: IndexedFile
@@ -243,10 +243,10 @@ class _OpenFile:
 
     @classmethod
     def reopen(cls, indexed: IndexedFile, store: Store) -> _OpenFile:
-        """Reopen an existing file to continue it. Raises DamagedFile where it differs from its index."""
+        """Reopen an existing file to continue it. Raises DamagedFile if it differs from its index."""
         content = (store.get(indexed.name) or b"")[: indexed.size]
         if len(content) < indexed.size or checksum(content) != indexed.crc:
-            raise damage("it is not what its index says", indexed.name, 0)
+            raise damage("it differs from its index", indexed.name, 0)
         file = cls(indexed, len(content))
         file.content.write(content)
         return file

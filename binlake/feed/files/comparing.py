@@ -1,6 +1,6 @@
-"""Compares binlog files of a feed with the lake: how many row changes each commit has in both.
+"""Compares a feed's binlog files with the lake: the number of row changes of each commit.
 
-Rule: this reads the lake's `mutation` itself, not what encode or publish recorded. Landed windows are compared one by
+Rule: this reads the lake's `mutation` directly, not records of encode or publish. Landed windows are compared one by
 one, so memory does not grow with the folder.
 """
 
@@ -18,15 +18,15 @@ from binlake.lake.tables import MUTATION
 from binlake.lake.windowlog import WindowLog
 
 _SHOWN = 5
-"""The most commits of a window that are named."""
+"""The maximum number of commits per window that are named."""
 Bounds = tuple[int, int]
 
 
 class LakeComparison:
-    """Counts the files' row changes by window of the lake; `problems`: where the lake differs."""
+    """Counts the files' row changes per window of the lake. `problems`: the differences from the lake."""
 
     def __init__(self, paths: LakePaths, feed: Feed, held: Bounds) -> None:
-        """`held`: the files have all of (lo, hi]; windows that are in it whole are compared."""
+        """`held`: the range (lo, hi] that the files have completely. Windows completely inside it are compared."""
         self._paths, self._feed = paths, feed
         lo, hi = held
         landed = WindowLog(paths).landed((lo, hi)) if lo < hi else []
@@ -37,14 +37,14 @@ class LakeComparison:
         self.compared = 0
 
     def see(self, item: Item) -> None:
-        """The next item of the files."""
+        """Count the next item of the files."""
         while self._window is not None and item.commit_ts > self._window[1]:
             self._close(self._window)
         if self._window is not None and item.commit_ts > self._window[0] and isinstance(item, Transaction):
             self._rows[item.commit_ts] += len(item.message.dml_data.events)
 
     def finish(self) -> None:
-        """There are no more."""
+        """Compare the remaining windows after the last item."""
         while self._window is not None:
             self._close(self._window)
 

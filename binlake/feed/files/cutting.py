@@ -1,7 +1,7 @@
-"""Cuts the messages of a window into files: by table, version and date, each ending after a transaction.
+"""Splits the messages of a window into files by table, version and date; each file ends after a transaction.
 
-Rule: which messages share a file depends on the messages and the file size alone, not on the parts that they come in:
-a run that was killed writes the same files again.
+Rule: which messages share a file depends only on the messages and the file size, not on the parts in which they arrive.
+So a repeated run writes the same files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from binlake.feed.files.versions import Versions
 Ints = npt.NDArray[np.int64]
 
 ROW_BYTES = 10
-"""Bytes of a message besides key and value: the commit_ts, or the end of a line."""
+"""Estimated bytes of a message besides key and value: the commit_ts, or the end of a line."""
 _OF_TABLE = (Message.DB, Message.TABLE, Message.KEY_SCHEMA, Message.VALUE_SCHEMA)
 _CONTENT = (Message.COMMIT_TS, Message.START_TS, Message.KEY, Message.VALUE)
 _NEEDED = (*_CONTENT, *_OF_TABLE)
@@ -31,7 +31,7 @@ _DAY_MS = 86_400_000
 
 
 class Group(NamedTuple):
-    """Messages that may share a file: those of one folder and one pair of schemas (fingerprints; None: no schema)."""
+    """Messages that may share a file: with the same folder and schemas (fingerprints; None: no schema)."""
 
     folder: str
     key_schema: str | None
@@ -47,7 +47,7 @@ class Piece:
 
 
 class Cutter:
-    """Cuts the messages of one window into files of about `file_size` bytes."""
+    """Splits the messages of one window into files of about `file_size` bytes."""
 
     def __init__(self, versions: Versions, separator: str, file_size: int) -> None:
         self._versions, self._separator, self._size = versions, separator, file_size
@@ -58,7 +58,7 @@ class Cutter:
         return sorted({group.folder for group in self._open})
 
     def add(self, messages: pa.Table) -> Iterator[Piece]:
-        """Take the next messages in commit order; yields the files that are full."""
+        """Add the next messages in commit order. Yields the files that are full."""
         for group, own in self._split_by_group(messages.select(_NEEDED)):
             before = self._open.get(group)
             rows = (own if before is None else pa.concat_tables([before, own])).combine_chunks()
@@ -77,8 +77,8 @@ class Cutter:
     def _split_by_group(self, messages: pa.Table) -> Iterator[tuple[Group, pa.Table]]:
         commits = np.asarray(messages.column(Message.COMMIT_TS)).astype(np.int64)
         days = (commits >> tso.LOGICAL_BITS) // _DAY_MS
-        # A version may begin inside a day: the rows of a table and day are split again by commit_ts.
-        # As texts: dictionaries of several batches cannot be grouped.
+        # A version may begin inside a day, so the rows of a table and day are split again by commit_ts. Names are cast
+        # to texts, because dictionaries of several batches cannot be grouped.
         keyed = pa.table({name: messages.column(name).cast(pa.string()) for name in _OF_TABLE})
         keyed = keyed.append_column("day", pa.array(days)).append_column("row", pa.array(np.arange(len(commits))))
         names = [*_OF_TABLE, "day"]
@@ -98,7 +98,7 @@ class Cutter:
 
 
 def _ends(messages: pa.Table, size: int) -> Iterator[int]:
-    """The rows after which a file ends: ends of transactions, at least `size` bytes since the last one."""
+    """The row numbers at which files end: ends of transactions, each at least `size` bytes after the previous one."""
     ends = np.cumsum(_sizes(messages))
     changed = np.zeros(messages.num_rows, bool)
     for name in (Message.COMMIT_TS, Message.START_TS):

@@ -1,8 +1,8 @@
 """The paths of a feed's files below its root, as in TiCDC's storage sink.
 
-`{schema}/{table}/{version}/{date}/CDC{number}.{ending}` the data, `.../{date}/meta/CDC.index` the greatest number of a
-folder, `{schema}/{table}/meta/schema_{version}_{checksum}.json` a definition, `metadata` the checkpoint. The file
-`_binlake/plan` is our own (binlake.feed.files.publisher).
+`{schema}/{table}/{version}/{date}/CDC{number}.{ending}` has data, `.../{date}/meta/CDC.index` the greatest number of a
+folder, `{schema}/{table}/meta/schema_{version}_{checksum}.json` a definition, and `metadata` the checkpoint. Binlake
+adds the file `_binlake/plan` (binlake.feed.files.publisher).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DATE_CHARACTERS = {"none": 0, "year": 4, "month": 7, "day": 10}
 
 @dataclass(frozen=True)
 class DataFile:
-    """A data file by its path; `number` orders those of one `folder`."""
+    """A data file. `number` orders the files of one `folder`."""
 
     path: str
     folder: str
@@ -40,7 +40,7 @@ class DataFile:
 
 
 def data_file(path: str) -> DataFile | None:
-    """The data file called `path`; None for other files."""
+    """The data file at `path`; None for another file."""
     match = _DATA.fullmatch(path)
     if match is None:
         return None
@@ -49,7 +49,7 @@ def data_file(path: str) -> DataFile | None:
 
 
 def table_folder(db: str, table: str) -> str:
-    """The folder of a table; `%` and the hex code for each character that a path cannot have."""
+    """The folder of a table; each character that a path cannot have is replaced by `%` and its hex code."""
     return f"{_safe(db)}/{_safe(table)}" if table else _safe(db)
 
 
@@ -59,17 +59,17 @@ def data_folder(db: str, table: str, version: int, date: str) -> str:
 
 
 def data_path(folder: str, number: int, width: int, protocol: str) -> str:
-    """The data file `number` of `folder`."""
+    """The path of the data file `number` of `folder`."""
     return f"{folder}/CDC{number:0{width}}.{ENDINGS[protocol]}"
 
 
 def index_path(folder: str) -> str:
-    """The index of `folder`."""
+    """The path of the index of `folder`."""
     return f"{folder}/meta/CDC.index"
 
 
 def index_number(content: bytes | None, folder: str) -> int:
-    """The greatest number that the index names; 0 where there is no index. Raises Permanent for a damaged one."""
+    """The greatest number in the index; 0 without an index. Raises Permanent for a damaged one."""
     if content is None:
         return 0
     match = _INDEX.fullmatch(content.decode("utf-8", "replace"))
@@ -81,7 +81,7 @@ def index_number(content: bytes | None, folder: str) -> int:
 
 
 def schema_path(db: str, table: str, version: int, checksum: int) -> str:
-    """The file with a table's definition, or with a DDL of a database (`table` empty)."""
+    """The path of the file with a table's definition, or with a DDL on a database (`table` empty)."""
     return f"{table_folder(db, table)}/meta/schema_{version}_{checksum:010}.json"
 
 

@@ -1,9 +1,9 @@
-"""Publishes a feed's windows as files, each once, and shows a window to readers when it is complete.
+"""Publishes a feed's windows as files, each once. Readers see a window only when it is complete.
 
-Order of a window: its plan (the greatest number of each folder before it), definitions, data, indexes, `metadata` with
-its hi. What is written depends on the window and the plan alone. So a run that was killed between any two writes is
-repeated with the same bytes under the same names; a window whose hi is in `metadata` is skipped. Readers of `metadata`
-never see half a window. One writer at a time: the caller holds the feed's lock.
+Order of writes: the window's plan (the greatest number of each folder before it), definitions, data, indexes, and
+`metadata` with its hi. The writes depend only on the window and the plan, so a run killed between any two writes is
+repeated with the same bytes under the same names. A window whose hi is in `metadata` is skipped. Readers of `metadata`
+never see half a window. There is one writer at a time: the caller must hold the feed's lock.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ Read = Callable[[Position | None], Iterator[pa.Table]]
 
 @dataclass
 class Plan:
-    """The state before the window up to `hi` was begun: `last`, the greatest number of each folder it uses."""
+    """The state before the window up to `hi`. `last`: the greatest file number of each folder that it uses."""
 
     feed: str
     hi: int
     last: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
-        """The content of its file."""
+        """The content of the plan's file."""
         return json.dumps({**vars(self), "hi": str(self.hi)}).encode()
 
     @classmethod
     def from_json(cls, content: bytes) -> Plan:
-        """The reverse of `to_json`. Raises DamagedManifest."""
+        """Parse what `to_json` wrote. Raises DamagedManifest."""
         try:
             raw = json.loads(content)
             return cls(raw["feed"], int(raw["hi"]), dict(raw["last"]))
@@ -57,7 +57,7 @@ class Plan:
 
 
 def read_checkpoint(store: Store) -> int | None:
-    """The commit_ts up to which everything is in the files; None where nothing is. Raises Permanent."""
+    """The commit_ts up to which the files have everything; None if they have nothing. Raises Permanent."""
     content = store.get(layout.METADATA)
     if content is None:
         return None
@@ -65,16 +65,16 @@ def read_checkpoint(store: Store) -> int | None:
         return int(json.loads(content)["checkpoint-ts"])
     except (ValueError, KeyError, TypeError) as error:
         raise Permanent(f"the file `metadata` is damaged: {error}", where={"folder": store.shown},
-                        hint="write the checkpoint-ts that the feed reached") from error  # fmt: skip
+                        hint="write the checkpoint-ts that the feed has reached") from error  # fmt: skip
 
 
 class FilePublisher:
-    """The one writer of `feed`'s files. `checkpoint`: the hi of the last published window; None at first."""
+    """The only writer of `feed`'s files. `checkpoint`: the hi of the last published window; None at first."""
 
     def __init__(
         self, storage: Storage, protocol: str, feed: str, *, terminator: str = "\r\n", store: Store | None = None
     ) -> None:
-        """`terminator`: of the lines of a text protocol; `store`: instead of the one at `storage`.
+        """`terminator`: the end of lines in a text protocol; `store`: used instead of the one at `storage`.
 
         Raises ConfigError.
         """
@@ -84,15 +84,15 @@ class FilePublisher:
         self.checkpoint: int | None = None
 
     def __enter__(self) -> FilePublisher:
-        """Read checkpoint and plan. Raises Permanent where the files are another feed's, Transient."""
+        """Read checkpoint and plan. Raises Permanent if the files belong to another feed, Transient."""
         self.checkpoint = read_checkpoint(self._store)
         plan = self._read_plan()
         owner = plan.feed if plan is not None else None
         if owner != self._feed and (owner is not None or self.checkpoint is not None):
             raise Permanent(
-                "the folder of a feed has files of another one",
+                "the folder of a feed has files of another writer",
                 where={"folder": self._store.shown, "feed": self._feed, "other": owner or "not Binlake's"},
-                hint="give each feed a folder of its own",
+                hint="give each feed its own folder",
             )
         return self
 
@@ -102,7 +102,7 @@ class FilePublisher:
         """Nothing stays open between two windows."""
 
     def publish_window(self, manifest: EncodeManifest, read: Read) -> int:
-        """Write and publish the window's files; returns the number of its messages, 0 if it was published already.
+        """Write and publish the window's files. Returns the number of its messages, 0 if it was published already.
 
         Raises DamagedManifest, Permanent, Transient.
         """
@@ -130,7 +130,7 @@ class FilePublisher:
         return sent
 
     def _begin(self, manifest: EncodeManifest) -> Plan:
-        """The plan of the window. One that was begun and is incomplete is rewritten, from the same numbers on."""
+        """The plan of the window. An incomplete window is written again with the same file numbers."""
         begun = self._read_plan()
         plan = Plan(self._feed, manifest.hi)
         if begun is None:

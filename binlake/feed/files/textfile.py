@@ -1,4 +1,4 @@
-"""Messages of a text protocol as a file: one per line, without keys, as TiCDC's storage sink writes them."""
+"""Writes messages of a text protocol to a file: one per line, without keys, as TiCDC's storage sink does."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The table definitions of a feed's files, as TiCDC's schema files: one file per version of a table.
+"""The table definitions of a feed's files, in the form of TiCDC's schema files: one file per table version.
 
-The version of a row is the commit_ts of the last DDL of its table before it; the start of the lake where it had none.
+The version of a row is the commit_ts of its table's last DDL before it, or the start of the lake if there was none.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A definition of `db`.`table` for rows with commit_ts >= `since`; `table` is empty for a DDL of a database.
+    """A definition of `db`.`table` for rows with commit_ts >= `since`. `table` is empty for a DDL on a database.
 
-    `query`, `action`: the DDL that made it (TiDB's type number), empty and 0 where that was before the feed.
+    `query`, `action`: the DDL that created it (with TiDB's type number); empty and 0 if it was before the feed.
     `columns`: TiCDC's TableColumns as JSON text.
     """
 
@@ -36,7 +36,7 @@ class TableVersion:
     columns: str = "[]"
 
     def to_json(self) -> Json:
-        """Its JSON in a sealed manifest: timestamps are text (DESIGN 3.12)."""
+        """Plain values for a sealed manifest; timestamps are text (DESIGN 3.12)."""
         return {**asdict(self), "version": str(self.version), "since": str(self.since)}
 
     @classmethod
@@ -46,7 +46,7 @@ class TableVersion:
         return cls(definition.db, definition.name, version, since, query, action, columns)
 
     def schema_file(self) -> tuple[str, bytes]:
-        """Path and content of its schema file. The checksum is that of table and columns: equal for equal ones."""
+        """Path and content of the schema file. The checksum depends only on table and columns."""
         columns = json.loads(self.columns)
         checksum = zlib.crc32(json.dumps([self.db, self.table, columns], ensure_ascii=False).encode())
         content = {
@@ -75,13 +75,13 @@ class Versions:
         """The versions of a table, in order. Raises SchemaError for a table without one."""
         versions = self._of.get((db, table))
         if versions is None:
-            raise SchemaError("rows of a table without a version", where={"table": f"{db}.{table}"},
+            raise SchemaError("a table has rows but no version", where={"table": f"{db}.{table}"},
                               hint="run encode of that window again")  # fmt: skip
         return versions
 
 
 def versions_of_json(raw: Iterable[Mapping[str, Any]]) -> tuple[TableVersion, ...]:
-    """The reverse of `to_json`."""
+    """Parse what `to_json` wrote."""
     return tuple(
         TableVersion(**{**entry, "version": int(entry["version"]), "since": int(entry["since"])}) for entry in raw
     )

@@ -1,1 +1,1 @@
-"""Reads what feeds wrote, for people and checks: topics and files, decoded message by message."""
+"""Reads the topics and files of feeds, for people and checks, and decodes them message by message."""

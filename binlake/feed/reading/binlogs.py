@@ -1,4 +1,4 @@
-"""Reads binlog files as the events of a feed: a row change each, and DDL."""
+"""Reads binlog files as events of a feed: one per row change or DDL."""
 
 from __future__ import annotations
 

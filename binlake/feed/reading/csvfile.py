@@ -1,4 +1,4 @@
-"""Reads a CSV file as feeds write it: quoting distinguishes a text from a number and from NULL."""
+"""Reads CSV files of feeds: quoting distinguishes a text from a number and from NULL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPS = {"I": "c", "U": "u", "D": "d"}
 
 @dataclass(frozen=True)
 class CsvLine:
-    """One line: operation, table, schema, and what else it has, as texts; NULL is None."""
+    """One line: operation, table, schema, optional fields, and the values as texts; NULL is None."""
 
     op: str
     table: str
@@ -27,7 +27,7 @@ class CsvLine:
 def csv_events(path: str, content: bytes, columns: Sequence[str], options: CsvOptions) -> Iterator[Event]:
     """The events of a file whose rows have `columns`. Raises WireError.
 
-    An update with its old row, two lines, is one event.
+    An update with its old row has two lines and is one event.
     """
     old: Event | None = None
     for number, fields in enumerate(_lines(content.decode("utf-8"), options, path)):
@@ -74,7 +74,7 @@ def _lines(text: str, options: CsvOptions, path: str) -> Iterator[list[str | Non
 
 
 class _Reader:
-    """Takes lines from a text; `at`: where the next one begins. Raises ValueError."""
+    """Reads lines from a text. `at`: the start of the next line. Raises ValueError."""
 
     def __init__(self, text: str, options: CsvOptions) -> None:
         self._text, self._options, self.at = text, options, 0
@@ -123,4 +123,4 @@ class _Reader:
 
 
 _ESCAPES = {"r": "\r", "n": "\n"}
-_HINT = "the feed's section says delimiter, quote and columns: read with --replication and --feed"
+_HINT = "the feed's section has delimiter, quote and columns: read with --replication and --feed"

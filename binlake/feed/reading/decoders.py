@@ -1,4 +1,4 @@
-"""Decodes the messages of each protocol: from bytes to events, in order.
+"""Decodes the messages of each protocol from bytes to events, in order.
 
 Rule: a message that does not match its protocol is an error with the message's position; nothing is skipped.
 """
@@ -19,23 +19,23 @@ from binlake.feed.reading.slavebinlogs import decode_slave_binlog
 from binlake.feed.registry import MAGIC
 
 Decoder = Callable[[Record], Iterator[Event]]
-"""Raises WireError for a message that does not match the protocol, Permanent, Transient."""
+"""Decodes a message. Raises WireError for a message that does not match the protocol, Permanent, Transient."""
 Schemas = Callable[[int], str]
-"""The text of a schema by its id. Raises Permanent, Transient."""
+"""Returns the text of a schema by its id. Raises Permanent, Transient."""
 COMMIT_TS_HEADER = "tidb_commit_ts"
-"""The header of tombstones (MISSION S2-48)."""
+"""The header of tombstones with their commit_ts (MISSION S2-48)."""
 _HEADER_BYTES = 5
 
 
 class AvroDecoder:
-    """Keys and values with the id of their writer's schema in front (reference 2.1)."""
+    """Decodes keys and values, which begin with the id of their writer's schema (reference 2.1)."""
 
     def __init__(self, schemas: Schemas) -> None:
         self._schemas = schemas
         self._parsed: dict[int, Any] = {}
 
     def __call__(self, record: Record) -> Iterator[Event]:
-        """The one event of the message."""
+        """The only event of the message."""
         if record.key is None:
             raise undecodable_error(record, "it has no key")
         schema, key = self._decode(record, record.key)
@@ -62,7 +62,7 @@ class AvroDecoder:
 def row_event(
     place: str, schema: Mapping[str, Any], key: Mapping[str, Any], value: Mapping[str, Any] | None, ts: int | None
 ) -> Event:
-    """The event of an Avro message; `schema` is that of its key, `ts` the commit_ts where the value has none."""
+    """The event of an Avro message. `schema`: that of its key; `ts`: the commit_ts if the value has none."""
     namespace, _, table = str(schema["name"]).rpartition(".")
     if not namespace:
         namespace = str(schema.get("namespace", ""))
@@ -79,7 +79,7 @@ def row_event(
 
 
 def decoder_of(protocol: str, schemas: Schemas | None = None) -> Decoder:
-    """The decoder of `protocol`; `schemas`: for protocols with a registry. Raises ConfigError."""
+    """The decoder of `protocol`. `schemas`: needed for protocols with a registry. Raises ConfigError."""
     if protocol == "avro":
         if schemas is None:
             raise ConfigError(

@@ -1,6 +1,6 @@
 """A message in a topic or file, and its content.
 
-Rule: in JSON a commit_ts is text (DESIGN 3.12), bytes are upper-case hex and decimals are text, as in the lake.
+Rule: in JSON a commit_ts is a text (DESIGN 3.12), bytes are upper-case hex and decimals are texts, as in the lake.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Event:
-    """The content of a message: `op` is c, u, d, ddl or watermark, None where the message does not say.
+    """The content of a message. `op`: c, u, d, ddl or watermark; None if the message does not have it.
 
-    `commit_ts`: None where the message has none. `key`, `value`, `before`: the columns of the row; `message`: all of a
+    `commit_ts`: None if the message has none. `key`, `value`, `before`: columns of the row; `message`: the complete
     JSON message.
     """
 
@@ -49,18 +49,18 @@ class Event:
     message: Any = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Its values for JSON, without missing ones."""
-        # A message in JSON is shown as it is.
+        """The event's values for JSON, without missing ones."""
+        # A JSON message is shown unchanged, so its row is not repeated.
         parts = {name: one for name, one in vars(self).items() if self.message is None or name not in _ROW}
         values = {name: json_value(value, name) for name, value in parts.items() if value not in (None, "")}
         ordered = {name: values[name] for name in ("commit_ts", "db", "table", "op") if name in values}
-        # A deletion is recognized by its null.
+        # Show the value null, by which a deletion is recognized.
         null = {"value": None} if self.value is None and self.op == "d" and self.key is not None else {}
         return ordered | null | values
 
 
 def json_value(value: Any, name: str = "") -> Any:
-    """`value`, that of the key `name`, in JSON's types."""
+    """`value` of the key `name` in JSON's types."""
     match value:
         case None | bool() | float() | str():
             return value
@@ -79,5 +79,5 @@ def json_value(value: Any, name: str = "") -> Any:
 
 
 def undecodable_error(record: Record, why: str) -> WireError:
-    """The error of a message that does not fit its protocol."""
+    """The error for a message that does not match its protocol."""
     return WireError(f"a message cannot be decoded: {why}", where={"at": record.place}, hint=_HINT)

@@ -1,4 +1,4 @@
-"""Reads the files of a feed up to its checkpoint: each table in the order of its changes, or binlog files in theirs."""
+"""Reads the files of a feed up to its checkpoint: each table in the order of its changes; binlog files in order."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from binlake.feed.reading.events import Event, Record
 from binlake.feed.reading.jsonprotocols import decode_canal_json
 
 Columns = Callable[[str, str, int], list[str]]
-"""Names of the columns of a table (db, table) in a version."""
+"""(db, table, version) -> the names of the table's columns in this version."""
 Wanted = Callable[[str, str], bool]
-"""Whether a table's (db, table) files are read."""
+"""Tells whether the files of (db, table) are read."""
 
 
 def read_files(store: Store, options: Options, is_wanted: Wanted) -> Iterator[Event]:
-    """The events of the wanted tables; `options`: of the protocol. Raises WireError, Permanent, Transient."""
+    """The events of the wanted tables. `options`: those of the protocol. Raises WireError, Permanent, Transient."""
     if isinstance(options, PbOptions):
         yield from read_binlog_files(store)
         return
@@ -44,13 +44,13 @@ def read_files(store: Store, options: Options, is_wanted: Wanted) -> Iterator[Ev
     for file in _indexed_files(store, is_wanted):
         content = store.get(file.path) or b""
         for event in _events(file, content, options, columns):
-            # Files after it belong to an incomplete window.
+            # Later changes belong to an incomplete window.
             if event.commit_ts is None or event.commit_ts <= checkpoint:
                 yield event
 
 
 def _indexed_files(store: Store, is_wanted: Wanted) -> list[DataFile]:
-    """The files up to the index of their folder, in order."""
+    """The files up to the number in their folder's index, in order."""
     files = [file for path in store.list("") if (file := data_file(path)) and is_wanted(file.db, file.table)]
     last = {file.folder: 0 for file in files}
     last = {folder: index_number(store.get(index_path(folder)), folder) for folder in last}
@@ -69,7 +69,7 @@ def _events(file: DataFile, content: bytes, options: Options, columns: Columns) 
 
 
 def _columns(store: Store, db: str, table: str, version: int) -> list[str]:
-    """The columns of a version of a table. Raises Permanent where its schema file is missing."""
+    """The columns of a table version. Raises Permanent if its schema file is missing."""
     folder = f"{table_folder(db, table)}/meta"
     for path in store.list(folder):
         if path.startswith(f"{folder}/schema_{version}_"):
@@ -89,10 +89,10 @@ def _avro_events(file: DataFile, content: bytes) -> Iterator[Event]:
         for number, record in enumerate(reader):
             row: Any = record
             event = row_event(f"{file.path}:{number}", key, row["key"], row["value"], row["commit_ts"])
-            # The path has the names as they are, Avro only what it allows.
+            # The path has the original names; Avro's names have only allowed characters.
             yield replace(event, db=file.db, table=file.table)
     except (ValueError, EOFError, KeyError, StopIteration) as error:
-        raise WireError(f"a file is not one of a feed in Avro: {error}", where={"file": file.path}) from error
+        raise WireError(f"a file is not an Avro file of a feed: {error}", where={"file": file.path}) from error
 
 
 def _line_events(file: DataFile, content: bytes) -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""Decodes the protocols in JSON: canal-json, open-protocol and debezium."""
+"""Decodes the JSON protocols: canal-json, open-protocol and debezium."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPEN_ROW, _OPEN_DDL, _OPEN_RESOLVED = 1, 2, 3
 
 
 def decode_canal_json(record: Record) -> Iterator[Event]:
-    """The one event of the message."""
+    """The only event of the message."""
     message = _json_object(record, record.value)
     extension = message.get("_tidb") or {}
     op = "ddl" if message.get("isDdl") else _CANAL_OPS.get(str(message.get("type")))
@@ -37,7 +37,7 @@ def decode_canal_json(record: Record) -> Iterator[Event]:
 
 
 def decode_debezium(record: Record) -> Iterator[Event]:
-    """The one event of the message, without its schemas."""
+    """The only event of the message, without its schemas."""
     payload = _json_object(record, record.value).get("payload")
     key = _json_object(record, record.key).get("payload") if record.key is not None else None
     if not isinstance(payload, dict) or not isinstance(payload.get("source"), dict):
@@ -73,7 +73,7 @@ def _open_event(record: Record, head: Mapping[str, Any], body: bytes) -> Event:
     if kind != _OPEN_ROW:
         raise undecodable_error(record, f"its type is {kind!r}")
     rows = {name: {column: cell["v"] for column, cell in row.items()} for name, row in message.items()}
-    # Without the row before, an insertion looks like an update.
+    # Without the old row, an insertion cannot be distinguished from an update.
     op = "d" if "d" in rows else "u" if "p" in rows else None
     columns = rows.get("d", rows.get("u", {}))
     members = message.get("d", message.get("u", {}))

@@ -1,4 +1,4 @@
-"""Decodes what TiDB's drainer sends to Kafka: a `slave.binlog` a transaction or DDL, in protobuf."""
+"""Decodes the messages of TiDB's drainer in Kafka: one `slave.binlog` per transaction or DDL, in protobuf."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPS = {pb.Insert: "c", pb.Update: "u", pb.Delete: "d"}
 
 
 def decode_slave_binlog(record: Record) -> Iterator[Event]:
-    """The events of the message: a row change each, or its DDL."""
+    """The events of the message: one per row change, or its DDL."""
     try:
         binlog = pb.Binlog.FromString(record.value or b"")
     except DecodeError as error:

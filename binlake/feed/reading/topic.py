@@ -1,4 +1,4 @@
-"""Reads a topic up to its present end: committed messages, each partition in order."""
+"""Reads the committed messages of a topic up to its present end, each partition in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_topic(kafka: Kafka, topic: str) -> Iterator[Record]:
             while left:
                 message = consumer.poll(TIMEOUT_S)
                 if message is None:
-                    raise Transient("Kafka does not answer", where=where, hint="see the brokers")
+                    raise Transient("Kafka does not answer", where=where, hint="check the brokers")
                 problem = message.error()
                 if problem is None:
                     yield _record(topic, message)

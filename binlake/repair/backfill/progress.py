@@ -1,6 +1,6 @@
-"""The progress of a backfill: an event in the table `window` for each window that it has done (MISSION U-23, U-24).
+"""The progress of a backfill: an event in the table `window` per finished window (MISSION U-23, U-24).
 
-A backfill is identified by its name; one that was stopped continues after its last window, a finished one starts again.
+A backfill is identified by its name. An interrupted one continues after its last window; a finished one starts again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Bounds = tuple[int, int]
 
 
 class BackfillProgress:
-    """The backfill `name` over (lo, hi]. Caller holds the lake's lock `backfill`."""
+    """The backfill `name` over (lo, hi]. The caller must hold the lake's lock `backfill`."""
 
     def __init__(self, windows: WindowLog, name: str, lo: int, hi: int) -> None:
         self._windows, self.name, self._lo, self._hi = windows, name, lo, hi
 
     def remaining(self) -> list[Bounds]:
-        """The landed windows that overlap the range, cut to it, except those that are done.
+        """The landed windows that overlap the range, clipped to it, except those that are done.
 
         Raises ConfigError if the range is not within what has landed.
         """

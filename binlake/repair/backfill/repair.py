@@ -28,7 +28,7 @@ from binlake.target.apply.settled import SettledTarget
 log = structlog.get_logger(__name__)
 
 MOST_DIFFERENCES = 1_000_000
-"""Rows repaired at once in tables that are compared whole."""
+"""Rows repaired at once in tables that are compared completely."""
 _ASK_EVERY_S = 0.5
 
 
@@ -39,7 +39,7 @@ def repair_range(
     wait_s: float = 0.0,
     hook: Callable[[str], None] | None = None,
 ) -> Repaired:
-    """Repair the rest of the range; returns the totals. Raises what `repair_keys` raises, IncompleteWindow."""
+    """Repair the rest of the range. Returns the totals. Raises what `repair_keys` raises, and IncompleteWindow."""
     total = Repaired(0)
     for bounds in progress.remaining():
         began = time.monotonic()

@@ -1,7 +1,8 @@
-"""A new change that undoes a range of commit_ts: on the source, from where it is replicated, or on the target alone.
+"""Plans a new change that undoes a range of commit_ts: on the source, which then replicates it, or only on the target.
 
-Nothing is undone that later changes depend on: a key changed again after the range, or a row that differs from the
-lake's, stops it unless forced (DESIGN 4). A DDL after the start of the range always does: rows of two definitions.
+Changes on which later changes depend are not undone: a key changed again after the range, or a row that differs from
+the lake's, stops the rollback unless it is forced (DESIGN 4). A DDL after the start of the range always stops it,
+because the rows have two definitions.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class TableUndo:
-    """What is undone of one table, whose current definition is `table` (under that side's name)."""
+    """The changes to undo in one table, whose current definition is `table` (with that side's name)."""
 
     table: TableDef
     undos: tuple[Undo, ...]
@@ -47,7 +48,7 @@ class TableUndo:
 
 @dataclass(frozen=True)
 class Rollback:
-    """The undo of (lo, hi], planned with all changes up to `known`; `later`: keys that were changed after hi."""
+    """The undo of (lo, hi], planned with all changes up to `known`. `later`: keys that were changed after hi."""
 
     lo: int
     hi: int
@@ -63,7 +64,7 @@ class Rollback:
 
 
 def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: Side) -> Rollback:
-    """The undo of (lo, hi] on `side`, considering changes up to `known`.
+    """Plan the undo of (lo, hi] on `side`, considering changes up to `known`.
 
     Raises ConfigError (an empty or too large range, rows hidden by filters), Permanent (a DDL since lo), LostRange.
     """
@@ -72,7 +73,7 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
     first, merged = Audit(paths).merged_range()
     if not first <= lo < hi <= min(known, merged):
         raise ConfigError(
-            "the range cannot be undone: it must lie within what the lake holds and what has been applied",
+            "the range cannot be undone: it must be within the range that the lake has and that has been applied",
             where={"from": lo, "to": hi, "lake": f"{first}-{merged}", "applied": known},
         )
     at_source = side == "source"
@@ -81,7 +82,7 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
         read_changes(paths, hi, known, at_source=at_source),
     )
     if len(inside) > MOST_CHANGES:
-        raise ConfigError(f"{len(inside)} row changes are more than one rollback accepts", hint="take a smaller range")
+        raise ConfigError(f"{len(inside)} row changes are more than one rollback accepts", hint="use a smaller range")
     state = SchemaHistory(paths).state_at(known)
     base: Base = state if at_source else target_tables_at(paths, Naming(Rules.of(replication)), known, state)
     own, later = _group_by_table(inside), _group_by_table(behind)
@@ -94,7 +95,7 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
         identity, filled = table.identity(), key_defaults_of(table)
         undos = undo_changes([row.event() for row in rows], identity, filled)
         undone.append(TableUndo(table, tuple(undos)))
-        # A change that leaves a row as it was still counts as a later change.
+        # A change that does not alter a row's values still counts as a later change.
         touched = {key for row in later.get(name, ()) for key in (row.key, row.new_key)}
         again += [f"{'.'.join(name)} {key_in_log(undo.key)}" for undo in undos if undo.key in touched]
     return Rollback(lo, hi, known, side, tuple(undone), tuple(again))
@@ -112,9 +113,9 @@ def require_no_later_changes(plan: Rollback) -> None:
 
 
 def differences_to_undo(undo: TableUndo, current: SqlTable, *, force: bool) -> list[Difference]:
-    """What must change on the server that `current` reads. Raises Permanent for rows that differ from the lake's.
+    """The differences to repair at `current`'s server. Raises Permanent for rows that differ from the lake's.
 
-    With `force` they are restored regardless.
+    With `force` such rows are restored too.
     """
     if undo.table.identity().kind == "row":
         return [_keyless_differences(undo.table, row_undo) for row_undo in undo.undos]
@@ -136,7 +137,7 @@ def _require_unchanged_since(undo: TableUndo, current_rows: Sequence[Row]) -> No
     ).differences()
     if strange:
         raise Permanent(
-            f"{len(strange)} rows differ from what the range left, such as {strange[0]}",
+            f"{len(strange)} rows differ from their state after the range, such as {strange[0]}",
             where={"table": f"{undo.table.db}.{undo.table.name}"},
             hint="they have been changed since: check them, or use --force",
         )
@@ -197,6 +198,6 @@ def _require_no_row_filters(replication: Replication) -> None:
     hidden = [key for key, value in rules.items() if value]
     if hidden:
         raise ConfigError(
-            f"with {hidden[0]} the lake does not hold every change of a row, so none can be undone",
+            f"with {hidden[0]} the lake does not have every change of a row, so none can be undone",
             hint="undo it at the source by other means; `binlake audit` shows what the lake has",
         )

@@ -1,7 +1,7 @@
-"""Executes a rollback: in one transaction at the source, or on the target under its lease; or writes it to a file.
+"""Executes a rollback in one transaction at the source, or on the target under its lease; or writes it to a file.
 
-Rows are read and locked first, so exactly what was checked is undone. On the target alone the checkpoint becomes
-inconsistent, since the target then differs from the source (DESIGN 3.8).
+Rows are read and locked first, so exactly the checked rows are undone. A rollback only on the target makes the
+checkpoint inconsistent, since the target then differs from the source (DESIGN 3.8).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from binlake.target.session.session import Session
 def rollback_target(
     replication: Replication, lo: int, hi: int, settled: SettledTarget, *, force: bool
 ) -> tuple[Rollback, int]:
-    """Undo (lo, hi] on the held target; returns the plan and the number of rows changed."""
+    """Undo (lo, hi] on the held target. Returns the plan and the number of rows changed."""
     target = replication.sql_target()
     ts = settled.checkpoint().commit_ts
     plan = _plan_rollback(replication, lo, hi, ts, "target", force)
@@ -66,7 +66,7 @@ def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) 
                 presence.expect(batch)
             for checks in presence.groups(session.max_packet()):
                 require_present(session, checks)
-        # A lost answer is not retried: running this again checks the rows again.
+        # If the COMMIT's answer is lost, it is not retried: running the command again checks the rows again.
         session.commit()
     return plan, sum(batch.rows for batch in batches)
 
@@ -74,7 +74,7 @@ def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) 
 def rollback_file(
     replication: Replication, lo: int, hi: int, path: Path, ts: int, *, force: bool
 ) -> tuple[Rollback, int]:
-    """Write the undo of (lo, hi] on the target, at checkpoint `ts`, to `path`; changes nothing."""
+    """Write the undo of (lo, hi] on the target at checkpoint `ts` to the file `path`. Changes nothing."""
     target = replication.sql_target()
     plan = _plan_rollback(replication, lo, hi, ts, "target", force)
     with closing(Session(target)) as session:

@@ -1,8 +1,8 @@
-"""Brings back a table that was set aside, once its definition and its rows are the source's at the checkpoint.
+"""Brings back a table that was set aside, once its definition and rows equal the source's at the checkpoint.
 
-The target is held meanwhile, so no window passes between the comparison and the table's return (U-16). A table that the
-lake has completely is compared and repaired as a whole. Of one that the lake has in part, only later changes can be
-repaired: an operator must confirm that the other rows are right.
+The target is held meanwhile, so no window is applied between the comparison and the table's return (U-16). A table that
+the lake has completely is compared and repaired completely. If the lake has only part of a table, only later changes
+can be repaired: an operator must confirm that the other rows are right.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ROUNDS = 100
 def bring_table_back(
     replication: Replication, name: Name, *, rows_are_there: bool = False, wait_s: float = 0.0
 ) -> tuple[AsideTable, Repaired]:
-    """Bring back the table `name`; returns it as it was set aside, and what was repaired.
+    """Bring back the table `name`. Returns its record from when it was set aside, and the totals of the repair.
 
     `rows_are_there`: rows that have not changed since it was set aside are known to be right. Raises ConfigError for a
     table that is not set aside or that the lake has only in part, Drift for a different definition, and what
@@ -69,7 +69,7 @@ def bring_table_back(
 
 
 def _require_definition(replication: Replication, aside: AsideTable, ts: int, target: SettledTarget) -> None:
-    """Raises Drift unless the target has the table, or the view, as the source has it at `ts`, or neither has it."""
+    """Raises Drift unless the target's table or view equals the source's at `ts`, or neither has it."""
     config = replication.sql_target()
     definition = _definition_at(replication, aside, ts)
     absent = (aside.db, aside.table)
@@ -99,7 +99,7 @@ def _repair_rows(
     tables = {fold_pair(table.name): table for table in tables_at(replication, LakePaths.of(replication), ts)}
     table = tables.get(aside.name)
     if table is None:
-        # A view, or no longer at the source: there are no rows.
+        # It is a view, or no longer exists at the source, so it has no rows.
         return Repaired(ts)
     if rows_are_there:
         return _repair_changed_since(replication, table.name, aside, ts, target)
@@ -127,7 +127,7 @@ def _repair_whole(replication: Replication, name: Name, aside: AsideTable, ts: i
     raise Drift(
         "the table still differs from the lake",
         where={"table": ".".join(name), "repaired": total.rows},
-        hint=f"`binlake verify --table {'.'.join(name)}` shows how",
+        hint=f"`binlake verify --table {'.'.join(name)}` shows the differences",
     )
 
 
@@ -144,7 +144,7 @@ def _repair_changed_since(
     )
     if done.unknown:
         raise _incomplete_table_error(
-            aside, "the number of copies of rows without a key from before the lake is not known"
+            aside, "for rows from before the lake without a key, the number of copies is unknown"
         )
     return done
 

@@ -1,7 +1,7 @@
-"""Which keys of the target a range of commit_ts touched, as the target identifies its rows at its checkpoint.
+"""Finds the target's keys that a range of commit_ts touched, in the form that identifies rows at the checkpoint.
 
-More keys than were touched do no harm, since each is brought to its state at the checkpoint; one too few would. So a
-table whose key has changed since is reported as whole (hazards R-01, R-18).
+Too many keys do no harm, since each is brought to its state at the checkpoint; a missing key would. So a table whose
+key has changed since is reported as `whole`, to be compared completely (hazards R-01, R-18).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _COLUMNS = (Mutation.DB, Mutation.TABLE, Mutation.TABLE_ID, Mutation.KEY, Mutati
 
 @dataclass
 class TouchedKeys:
-    """`keys` by table of the target; `whole`: tables to compare completely; `gone`: dropped since, by name then."""
+    """`keys` by table of the target; `whole`: tables to compare completely; `gone`: former names of dropped tables."""
 
     keys: dict[Name, set[tuple[str | None, ...]]] = field(default_factory=dict)
     whole: set[Name] = field(default_factory=set)
     gone: set[Name] = field(default_factory=set)
 
     def without(self, aside: Collection[Name]) -> set[Name]:
-        """Remove the tables that are set `aside`, since bringing one back repairs it; returns those removed."""
+        """Remove tables that are set `aside`, since bringing one back repairs it. Returns the removed tables."""
         left = {name for name in {*self.keys, *self.whole} if is_aside(aside, name)}
         self.keys = {name: keys for name, keys in self.keys.items() if name not in left}
         self.whole -= left
@@ -93,13 +93,13 @@ class _Reader:
         return touched
 
     def _find_current_table(self, table_id: int, then: Name) -> VerifiedTable | None:
-        """The target's table that has the rows now: it may have been renamed, or recreated under its old name."""
+        """The target's table that has the rows now, as it may have been renamed or recreated under its old name."""
         source = self._state.table(table_id)
         names = [then] if source is None else [self._naming.table(source.db, source.name), then]
         return next((self._tables[key] for db, name in names if (key := fold_pair((db, name))) in self._tables), None)
 
     def _has_same_identity(self, then: Name, now: TableDef) -> bool:
-        """True if keys were written then as they are now."""
+        """True if keys had the same form in the range as they have now."""
         definitions = self._audit.definitions(*then, *self._bounds)
         return all(_identity(definition) == _identity(now) for definition in definitions)
 
@@ -117,7 +117,7 @@ class _Reader:
             yield name, {tuple(json.loads(text)) for text in chosen}
 
     def _choose(self, texts: set[str]) -> set[str]:
-        """The keys to keep: a different choice for each range, the same one for the same range."""
+        """The chosen keys: a different choice for each range, but the same one for the same range."""
         if not self._most or len(texts) <= self._most:
             return texts
         return set(heapq.nsmallest(self._most, texts, key=lambda text: pseudo_random(text, self._bounds[1])))

@@ -1,7 +1,7 @@
-"""Continuous validation: rows changed by applied windows are compared with the lake and with the source as it is now.
+"""Continuous validation: compares rows changed by applied windows with the lake and with the source's present rows.
 
-The lake has a row as of the target's checkpoint; the source's current row counts once the feeder proves that no change
-lies between the two (docs/operate/validation.md).
+The lake has a row as of the target's checkpoint. The source's current row is used once the feeder proves that the row
+did not change between checkpoint and reading (docs/operate/validation.md).
 """
 
 from binlake.repair.validation.run import ValidationResult, validate

@@ -1,4 +1,4 @@
-"""Some rows as the lake has them at a checkpoint, from their own row changes: the cost is that of the windows' changes.
+"""Some rows as the lake has them at a checkpoint, derived from their row changes: the cost depends on these changes.
 
 The last change of a row gives its state. If a DDL of the table came after that change, the mirror is read, which
 includes the DDL.
@@ -36,7 +36,7 @@ _FEW = 100
 
 @dataclass(frozen=True)
 class LakeRows:
-    """`rows` with one of the keys; `changed`: the commit_ts of the last change of each key that has one.
+    """`rows` with one of the keys. `changed`: the commit_ts of the last change of each key that has one.
 
     `unknown`: keys whose current row the lake cannot give; `why`: the reason.
     """
@@ -91,7 +91,7 @@ def join_lake_rows(parts: Sequence[LakeRows]) -> LakeRows:
 
 
 def _net_rows(table: TableDef, changes: Sequence[RowVersion]) -> dict[str, Row]:
-    """The rows that the changes after the last DDL leave, by key."""
+    """The rows after all changes that follow the last DDL, by key."""
     # If a table shares its target with wider ones, its rows do not have all columns.
     lacking: dict[str, str | None] = dict.fromkeys(column.name for column in table.row_columns)
     net = net_changes([change.event() for change in changes], table.identity(), key_defaults_of(table))

@@ -1,6 +1,6 @@
-"""The ledger of continuous validation: errors, and rows that wait for proof, in the lake's table `validation`.
+"""The ledger of continuous validation in the lake's table `validation`: errors, and rows that wait for proof.
 
-It is written as a whole, in one commit, and only if something changed: a run that dies leaves the previous ledger.
+It is written completely, in one commit, and only if something changed. A run that dies leaves the previous ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from binlake.repair.validation.proof import Proof
 Status = Literal["pending", "new", "ignored", "resolved"]
 Against = Literal["lake", "source"]
 EntryKey = tuple[Against, str, str, str]
-"""What the row was compared with, database, table and key: one entry each."""
+"""Identifies an entry: what the row was compared with, database, table and key."""
 LOCK = "validation"
 
 
@@ -62,12 +62,12 @@ class Entry:
 
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> Entry:
-        """The entry of a row from `to_row`."""
+        """Parse what `to_row` wrote."""
         return cls(**{**row, Validation.DIFFERING: tuple(row[Validation.DIFFERING] or ())})
 
 
 class Ledger:
-    """The entries of one lake. Hold the lake's lock `LOCK` to save."""
+    """The entries of one lake. To save, hold the lake's lock `LOCK`."""
 
     def __init__(self, paths: LakePaths) -> None:
         self._table = ControlTable(paths.table(VALIDATION.name), VALIDATION)
@@ -91,11 +91,11 @@ class Ledger:
         return self._entries.get(entry_key)
 
     def count(self, status: Status) -> int:
-        """How many entries have this status."""
+        """The number of entries with this status."""
         return self._counts[status]
 
     def put(self, entry: Entry) -> Entry:
-        """Add `entry`, or update the one with its key: an ignored error stays ignored, a resolved one is new again."""
+        """Add `entry`, or update the one with its key. An ignored error stays ignored; a resolved one is new again."""
         old = self._entries.get(entry.entry_key)
         status, number = entry.status, old.number if old is not None else 0
         if status == "new":
@@ -108,9 +108,9 @@ class Ledger:
         )
 
     def settle(self, entry_key: EntryKey) -> bool:
-        """The row is right: an error becomes resolved, a pending row is removed. Returns True for an open error.
+        """Record that the row is right: an error becomes resolved, a pending row is removed. True for an open error.
 
-        A pending row that was an error before is listed as resolved again.
+        A pending row that was an error before becomes resolved again.
         """
         entry = self._entries.get(entry_key)
         if entry is None or entry.status == "resolved":

@@ -1,4 +1,4 @@
-"""Positions in a source's log as a server and its feeder show them, and which of two includes the other."""
+"""Positions in a source's log, as a server and its feeder report them, and whether one includes another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FEEDER = "/feeder"
 
 @dataclass(frozen=True)
 class LogPosition:
-    """What a server of family `flavor` has done: its GTID set, or, without GTIDs, all before `offset` of `file`."""
+    """How far a server of family `flavor` has executed: its GTID set, or without GTIDs, up to `offset` of `file`."""
 
     flavor: str
     gtids: str
@@ -31,7 +31,7 @@ class LogPosition:
     offset: int = 0
 
     def has_done(self, other: LogPosition) -> bool:
-        """Whether everything in `other`, a position of the same source, lies before this one."""
+        """Whether this position includes everything up to `other`, a position of the same source."""
         if self.gtids or other.gtids:
             flavor = Flavor(self.flavor)
             return parse_gtid_set(flavor, self.gtids).contains_set(parse_gtid_set(flavor, other.gtids))
@@ -43,7 +43,7 @@ class LogPosition:
 
     @classmethod
     def from_json(cls, text: str) -> LogPosition:
-        """Parse the result of `to_json`."""
+        """Parse what `to_json` wrote."""
         return cls(**json.loads(text))
 
 
@@ -53,9 +53,9 @@ def _file_number(file: str) -> int:
 
 
 def read_log_position(session: Session) -> LogPosition:
-    """What the server of `session` has done by now. Raises BinlakeError."""
+    """The present position of the server of `session`. Raises BinlakeError."""
     if "mariadb" in str(session.value("SELECT VERSION()")).lower():
-        # Its own log's end and what it has done as a replica.
+        # This covers its own log and the transactions that it executed as a replica.
         return LogPosition(Flavor.MARIADB.value, str(session.value("SELECT @@GLOBAL.gtid_current_pos") or ""))
     if str(session.value("SELECT @@GLOBAL.gtid_mode")).upper() == "ON":
         return LogPosition(Flavor.MYSQL.value, str(session.value("SELECT @@GLOBAL.gtid_executed") or ""))
@@ -78,12 +78,12 @@ class FeederPosition:
     commit_ts: int
 
     def at(self, flavor: str) -> LogPosition:
-        """The same as the position of a server."""
+        """The same position as one of a server of family `flavor`."""
         return LogPosition(flavor, self.gtids, self.file, self.offset)
 
 
 FeederPositions = Mapping[str, FeederPosition]
-"""By the source's name."""
+"""By source name."""
 
 
 def read_feeder_positions(source: Source) -> FeederPositions:
@@ -111,7 +111,7 @@ def _read_feeder_position(status: Mapping[str, Any]) -> FeederPosition:
 
 
 def find_published_ts(feeder_positions: FeederPositions, positions: Positions) -> int | None:
-    """The commit_ts at or below which the feeder has published all up to `positions`; None: not that far yet."""
+    """The commit_ts up to which the feeder has published everything up to `positions`; None: not that far yet."""
     reached = 0
     for name, text in positions.items():
         wanted, own = LogPosition.from_json(text), feeder_positions.get(name)

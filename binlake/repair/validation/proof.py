@@ -1,9 +1,9 @@
-"""When the current row of a source proves an error at the target: a decision over readings, without any server.
+"""Decides when a source's current row proves an error at the target, from readings only, without any server.
 
-The source is read as it is now, the target at its checkpoint, so two rows may differ because a change is on its way.
-They really differ if the source's row stayed the same from one reading to a later one, the lake has no change of the
-row since the first, and everything that the source had done by then is below the target's checkpoint. And the first
-reading itself must not be older than the target: a lagging replica shows old rows.
+The source is read in its present state, the target at its checkpoint, so two rows may differ because a change is still
+on its way. They really differ if the source's row stayed the same from one reading to a later one, the lake has no
+change of the row since the first reading, and everything that the source had executed by then is below the target's
+checkpoint. Also, the first reading must not be older than the target, because a lagging replica shows old rows.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from dataclasses import asdict, dataclass, field, replace
 Positions = Mapping[str, str]
 """Source's name -> a position in its log, as text."""
 Published = Callable[[Positions], int | None]
-"""The commit_ts at or below which the feeder has published everything up to these positions; None: not that far yet."""
+"""The commit_ts up to which the feeder has published everything up to these positions; None: not that far yet."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A row at the target's checkpoint `ts` and at the source, now: are they `equal`?
+    """A row at the target's checkpoint `ts` and the source's present row, and whether they are `equal`.
 
-    `digest`: of the source's row. `changed_ts`: of its last known change in the lake, 0 = none. `is_fresh`: the source
-    had done everything below `ts` when its row was read. `positions`: those of the source after that.
+    `digest`: that of the source's row. `changed_ts`: that of its last known change in the lake, 0 = none. `is_fresh`:
+    the source had executed everything below `ts` when its row was read. `positions`: the source's positions after the
+    reading.
     """
 
     ts: int
@@ -36,9 +37,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Proof:
-    """What is known of a row that differs: since checkpoint `ts` the source's row is `digest`.
+    """What is known about a row that differs: since checkpoint `ts` the source's row has `digest`.
 
-    `places` (named so in stored ledgers): the source's positions at a later reading of the same row; `needed_ts`: the
+    `places` (the name in stored ledgers): the source's positions at a later reading of the same row; `needed_ts`: the
     checkpoint that includes everything up to them, 0 = the feeder is not that far yet.
     """
 
@@ -60,7 +61,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Judgement:
-    """`proof`: the row is still pending; `is_error`: it is proven wrong; neither: it is right."""
+    """`proof` set: the row is still pending; `is_error`: it is proven wrong; neither: it is right."""
 
     proof: Proof | None = None
     is_error: bool = False
@@ -72,7 +73,7 @@ def judge(proof: Proof | None, reading: Reading, published_ts: Published) -> Jud
         return Judgement()
     if proof is None or not _continues(proof, reading):
         return Judgement(Proof(reading.ts, reading.digest, reading.is_fresh))
-    # Positions of a second reading: a commit is visible to others shortly before its GTID is.
+    # Use positions of a second reading: a commit is visible to others shortly before its GTID is.
     positions = proof.places or reading.positions
     needed = proof.needed_ts
     if not needed:

@@ -1,9 +1,9 @@
-"""One run of continuous validation: rows that windows changed since the last run, and those still pending.
+"""One run of continuous validation: compares rows changed by windows since the last run, and pending rows.
 
 The target is read in one snapshot at its checkpoint. The lake has the right row for that checkpoint, so a difference
-from it is an error at once; a row that equals the lake's is also compared with the source's, if the source can be
-queried. What cannot be compared for a lasting reason is reported; for any other reason the run is postponed, and the
-next run does its work as well. Validation never fails a window: it is already applied.
+from it is an error at once. A row that equals the lake's is also compared with the source's, if the source can be
+queried. Rows that cannot be compared for a lasting reason are reported. For any other reason the run is postponed, and
+the next run does its work too. Validation never fails a window, because the window is already applied.
 """
 
 from __future__ import annotations
@@ -55,26 +55,26 @@ log = structlog.get_logger(__name__)
 STAGE = "validate"
 State = Literal["done", "postponed"]
 MANUAL_STAGE = "validation"
-"""The stage of events for changes of the ledger by a person; their detail has the same counts as a run's."""
+"""The stage of events about manual changes of the ledger; their detail has the same counts as a run's."""
 _LISTED = 20
 _LOCK_S = 1.0
-"""Seconds to wait for a person's command, which locks the ledger briefly."""
+"""Seconds to wait for a manual command, which locks the ledger briefly."""
 _KEYS_AT_ONCE = 20_000
 """Keys whose rows are in memory at a time; the windows' row changes are read once per this many."""
 _OPEN: tuple[Status, ...] = ("pending", "new", "ignored")
 _NOT_IN_DETAIL = ("lo", "hi", "state", "why", "seconds")
 _NO_KEY = "it has no key"
-_MOVED = "the key of its rows is different at the target, or was during the changes"
+_MOVED = "its rows have another key at the target, or had another key during the changes"
 
 
 @dataclass
 class ValidationResult:
-    """What a run compared after (`lo`, `hi`]: `hi` is the target's checkpoint.
+    """The result of a run after (`lo`, `hi`]; `hi` is the target's checkpoint.
 
-    `compared`: rows; `against_source`: those also compared with the source; `found`, `settled`: errors that are new,
-    and that are resolved; `pending`, `errors`, `ignored`: in the ledger now; `dropped`: rows that did not fit into it;
-    `tables`: why rows of some tables were not compared; `listed`: some of the errors, with masked keys; `why`: why the
-    run was postponed, or the source was not queried.
+    `compared`: rows; `against_source`: rows also compared with the source; `found`, `settled`: new and resolved errors;
+    `pending`, `errors`, `ignored`: now in the ledger; `dropped`: rows that did not fit into the ledger; `passed_over`:
+    rows that changed too long ago were skipped; `tables`: why rows of some tables were not compared; `listed`: some of
+    the errors, with masked keys; `why`: why the run was postponed, or the source was not queried.
     """
 
     lo: int
@@ -102,7 +102,7 @@ class ValidationResult:
 
 
 def validate(replication: Replication, lo: int, hi: int, run_id: str) -> ValidationResult:
-    """Compare after the applied window (`lo`, `hi`]; results go to the ledger and the table `window`."""
+    """Compare after the applied window (`lo`, `hi`]. Results are written to the ledger and the table `window`."""
     began = time.monotonic()
     windows = WindowLog(LakePaths.of(replication))
     try:
@@ -111,7 +111,7 @@ def validate(replication: Replication, lo: int, hi: int, run_id: str) -> Validat
         log.warning("validation_postponed", error=str(error))
         done = ValidationResult(lo, hi, "postponed", why=str(error))
     except Exception as error:
-        # The window is done: a comparison that fails is reported, and does not fail the run.
+        # The window is done, so a failed comparison is reported and does not fail the run.
         log.exception("validation_failed")
         done = ValidationResult(lo, hi, "postponed", why=f"{type(error).__name__}: {error}")
     done.seconds = time.monotonic() - began
@@ -171,7 +171,7 @@ class _Run:
         return done
 
     def _since(self, ts: int) -> int:
-        """The commit_ts after which changed rows are compared: that of the last run, unless too long ago."""
+        """The commit_ts after which changed rows are compared: the last run's, unless that is too long ago."""
         reached = self._windows.greatest_hi(STAGE)
         since = self._lo if reached is None else reached
         most = tso.compose(max(tso.physical(ts) - 1000 * self._options.max_behind_s, 0))
@@ -209,7 +209,7 @@ class _Run:
         return False
 
     def _choose_keys(self, tables: Mapping[Name, VerifiedTable], since: int, ts: int) -> dict[Name, list[AnyKey]]:
-        """Keys that changed: all, or a sample in which each table has its share."""
+        """The changed keys: all, or a sample with a share of each table."""
         most = self._options.sample_rows if self._options.mode == "sample" else 0
         try:
             touched = find_touched_keys(self._replication, since, ts, ts, tables.values(), most=most)
@@ -229,7 +229,7 @@ class _Run:
         return chosen
 
     def _open_entries(self, tables: Mapping[Name, VerifiedTable]) -> dict[Name, list[Entry]]:
-        """The open entries of the ledger, by table; settles those of tables or keys that no longer exist."""
+        """The ledger's open entries by table. Entries of tables or keys that no longer exist are settled."""
         open_entries: dict[Name, list[Entry]] = {}
         for entry in self._ledger.entries(_OPEN):
             name = (entry.db, entry.table)
@@ -270,7 +270,7 @@ class _Run:
         return rows_of_keys(self._snapshot.session, verified.expected, [verified.name], work.keys, target.db_type)
 
     def _read_lake_rows(self, work: _TableWork) -> LakeRows:
-        """Keys in the ledger changed longer ago than the chosen ones; they are few, so they are read separately."""
+        """Read the lake's rows. The few keys in the ledger changed longer ago, so they are read separately."""
         mirrored, parts = self._replication.mirror.enabled, []
         for keys, since in ((work.in_ledger, work.ledger_since), (work.chosen, work.since)):
             if keys:
@@ -280,7 +280,7 @@ class _Run:
         return join_lake_rows(parts)
 
     def _compare_with_lake(self, work: _TableWork, target_rows: list[Row], lake: LakeRows) -> set[str]:
-        """Record the keys that differ from the lake as errors; returns them."""
+        """Record rows that differ from the lake as errors. Returns their keys."""
         known = {key_text(list(key)): key for key in work.keys if key_text(list(key)) not in lake.unknown}
         rows = [row for row in target_rows if row_key(row, work.table.expected.identity().columns) in known]
         differences = RowsOfTable(work.table.expected, lake.rows, rows).differences()
@@ -379,7 +379,7 @@ def _split_keys(keys: Sequence[AnyKey]) -> Iterator[Sequence[AnyKey]]:
 
 
 def list_errors(ledger: Ledger) -> list[dict[str, Any]]:
-    """The first new errors, for logs and pages: of each row only its masked key."""
+    """The first new errors, for logs and pages, with only the masked key of each row."""
     return [
         {"number": entry.number, "table": f"{entry.db}.{entry.table}", "key": key_in_log(entry.key), "kind": entry.kind,
          "columns": list(entry.differing), "against": entry.against, "window": entry.window, "times": entry.times}

@@ -1,4 +1,4 @@
-"""The source's rows with some keys: at the target's checkpoint if the source can show it, else as they are now."""
+"""Reads the source's rows with some keys: at the target's checkpoint if possible, else the present rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ABSENT = "-"
 
 @dataclass(frozen=True)
 class SourceRows:
-    """`rows` of the source with one of the keys; `is_fresh`, `positions`: as in a `Reading`."""
+    """The source's `rows` with one of the keys; `is_fresh`, `positions`: as in `Reading`."""
 
     rows: list[Row]
     is_fresh: bool = True
@@ -66,7 +66,7 @@ def open_source(replication: Replication, ts: int) -> Iterator[SourceReader | st
 def _open(stack: ExitStack, replication: Replication, ts: int) -> SourceReader | str:
     changing = rules_that_change_rows(replication)
     if changing:
-        return f"with {changing[0]} the target is not the source's copy"
+        return f"with {changing[0]} the target is not a copy of the source"
     dialect = replication.sql_target().db_type
     try:
         if replication.validation.source:
@@ -95,7 +95,7 @@ class _TidbAtCheckpoint:
 
 
 class _FeederServers:
-    """The servers behind a feeder, as they are now."""
+    """The present state of the servers behind a feeder."""
 
     is_exact = False
 
@@ -117,7 +117,7 @@ class _FeederServers:
         return SourceRows(rows, is_fresh, positions)
 
     def published_ts(self, positions: Positions) -> int | None:
-        """What the feeder reports now; None if it no longer answers: the row waits for the next run."""
+        """What the feeder reports now. None if it no longer answers: the row then waits for the next run."""
         try:
             return find_published_ts(read_feeder_positions(self._source), positions)
         except BinlakeError as error:
@@ -158,16 +158,16 @@ class _FeederServers:
 def rows_of_keys(
     session: Session, table: TableDef, names: Sequence[Name], keys: Sequence[AnyKey], dialect: Dialect
 ) -> list[Row]:
-    """The rows of the tables `names` whose key is one of `keys`, letter for letter. Raises BinlakeError."""
+    """The rows of the tables `names` whose key is exactly one of `keys`. Raises BinlakeError."""
     texts = {key_text(list(key)) for key in keys}
     rows = SqlTable(session, ChunkPlan(table, dialect, Cuts()), names).rows_of_keys(keys)
     columns = table.identity().columns
-    # A collation may match other keys as well.
+    # A collation may match other keys too.
     return [row for row in rows if row_key(row, columns) in texts]
 
 
 def row_digests(table: TableDef, rows: Collection[Row]) -> Mapping[str, str]:
-    """A digest by value of each row, by its key. `digest_of` also covers rows that do not exist."""
+    """By key, the digest of each row's values. `digest_of` also covers rows that do not exist."""
     folds = [(column.name, by_value(column)) for column in table.row_columns]
     columns = table.identity().columns
     return {row_key(row, columns): _digest([fold(row[name]) for name, fold in folds]) for row in rows}

@@ -1,4 +1,4 @@
-"""Checks whether the target equals the lake, or the source itself, at its checkpoint; and repairs it where it does not.
+"""Checks whether the target equals the lake, or the source itself, at its checkpoint, and repairs differences.
 
 Checksums of key ranges are compared on both sides; unequal ranges are narrowed down to rows, and rows decide
 (docs/operate/verify.md).

@@ -1,7 +1,7 @@
-"""Compares the tables whose rows a DDL changed by itself, once the window that ran it is applied.
+"""Compares tables whose rows a DDL changed by itself, after the window that ran the DDL is applied.
 
-Due tables are recorded in the lake before the DDL runs, and stay due until the mirrors have caught up, so a run that
-dies forgets nothing. The outcome is only reported: a person decides which side is right after a conversion. Windows
+Due tables are recorded in the lake before the DDL runs and stay due until the mirrors have caught up, so a run that
+dies forgets nothing. The outcome is only reported: after a conversion, an operator decides which side is right. Windows
 without such a DDL cost one read of the newest events.
 """
 
@@ -33,16 +33,16 @@ from binlake.window.rewrites import STAGE, tables_rewritten_by
 log = structlog.get_logger(__name__)
 
 _SHOWN, _MOST = 5, 100
-"""Numbers of differences that are reported, and that are searched for at most."""
+"""The number of differences that are reported, and the maximum that is searched for."""
 _EVENTS = 20
-"""Newest events that are searched for one of this target."""
+"""The number of newest events that are searched for one of this target."""
 
 State = Literal["equal", "different", "not-comparable"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How `table` (db.table at the target) compared after the DDL at `ddl_ts`; `why`: for people."""
+    """The result of comparing `table` (db.table at the target) after the DDL at `ddl_ts`; `why`: for people."""
 
     table: str
     ddl_ts: int
@@ -60,7 +60,7 @@ def record_due_tables(
 ) -> None:
     """Record the tables that `ddls` of the window up to `hi` will change, before the DDL runs.
 
-    `is_passed`: whether the DDL ran long ago; called only if there are such tables.
+    `is_passed`: tells whether the DDL ran long ago; called only if there are such tables.
     """
     new = {".".join(name): ts for name, ts in tables_rewritten_by(ddls).items()} if target.verify_after_ddl_rows else {}
     if not new or is_passed():
@@ -80,9 +80,10 @@ def read_due_tables(target: Target, windows: WindowLog) -> dict[str, int]:
 
 
 def compare_due_tables(replication: Replication, windows: WindowLog, hi: int, run_id: str) -> list[Outcome]:
-    """Compare the due tables that can be compared now, at the checkpoint `hi`, and record the outcomes.
+    """Compare the due tables that can be compared at the checkpoint `hi`, and record the outcomes.
 
-    A table that cannot be compared is reported, not raised, since the window is done. It stays due if waiting may help.
+    A table that cannot be compared is reported without an error, since the window is done. It stays due if waiting may
+    help.
     """
     target = replication.sql_target()
     waiting = read_due_tables(target, windows)
@@ -98,7 +99,7 @@ def compare_due_tables(replication: Replication, windows: WindowLog, hi: int, ru
         _record(target, windows, hi, state, left, outcomes, time.monotonic() - began, run_id)
     for outcome in outcomes:
         tell = log.info if outcome.state == "equal" else log.error if outcome.state == "different" else log.warning
-        # Rows are not named: logs contain no values.
+        # Differing rows are not logged, because logs must not contain values.
         tell("verified_after_ddl", table=outcome.table, ddl_commit_ts=str(outcome.ddl_ts), state=outcome.state)
     return outcomes
 
@@ -166,7 +167,7 @@ class _Checker:
             log.warning("verify_after_ddl_postponed", table=name, error=str(error))
             return None
         except Exception as error:
-            # The window is done: a comparison that fails is reported, and does not fail the run.
+            # The window is done, so a failed comparison is reported and does not fail the run.
             log.exception("verify_after_ddl_failed", table=name)
             return Outcome(name, ts, "not-comparable", against, f"{type(error).__name__}: {error}")
         if not result.whole:
@@ -178,7 +179,7 @@ class _Checker:
 
 
 def _describe_difference(difference: Difference) -> str:
-    """The difference as text; of the row's values only the key's."""
+    """The difference as text, with no values of the row except the key's."""
     return f"{difference.kind} {difference.key} {', '.join(difference.columns)}".rstrip()
 
 

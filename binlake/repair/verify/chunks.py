@@ -1,6 +1,6 @@
-"""How a table is split into chunks: by ranges of its key if their order is known, else by a hash of the row's identity.
+"""Splits a table into chunks: by ranges of its key if the key's order is known, else by a hash of the row's identity.
 
-Every row of either side falls into exactly one chunk, also rows that only one side has. An unequal chunk is divided by
+Every row of either side belongs to exactly one chunk, even a row that only one side has. An unequal chunk is divided by
 hash into parts of few rows each.
 """
 
@@ -26,7 +26,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Cuts:
-    """`uppers`: last key of each range but the last, which is open; or `buckets` > 0: that many chunks by hash."""
+    """`uppers`: the last key of each range except the last, open one; or `buckets` > 0: the number of hash chunks."""
 
     uppers: tuple[Key, ...] = ()
     buckets: int = 0
@@ -42,7 +42,7 @@ class Cuts:
 
     @classmethod
     def from_json(cls, text: str) -> Cuts | None:
-        """Parse the result of `to_json`; None if another hash assigned the rows to buckets."""
+        """Parse what `to_json` wrote; None if another hash function assigned the rows to buckets."""
         raw = json.loads(text)
         if raw["buckets"] and raw.get("hash") != HASH:
             return None
@@ -51,7 +51,7 @@ class Cuts:
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """`table` (as the target has it) split by `cuts`."""
+    """`table` (in the target's definition) split by `cuts`."""
 
     table: TableDef
     dialect: Dialect
@@ -70,7 +70,7 @@ class ChunkPlan:
 
     @cached_property
     def key_sql(self) -> str:
-        """The hash of what identifies a row, in SQL."""
+        """The hash of a row's identity, in SQL."""
         return hash_sql(self.key)
 
     def where(self, number: int) -> str:
@@ -84,11 +84,11 @@ class ChunkPlan:
         return " AND ".join([*head, *below, *upto]) or "TRUE"
 
     def part_sql(self, parts: int) -> str:
-        """The part of a row inside its chunk, in SQL: 0 to `parts` - 1."""
+        """The number of a row's part inside its chunk, in SQL: 0 to `parts` - 1."""
         return f"({self.key_sql} DIV {max(self.cuts.buckets, 1)}) % {parts}"
 
     def key_hashes(self, texts: Texts) -> Hashes:
-        """The hash of what identifies each row."""
+        """The hash of each row's identity."""
         return hashes(self.key, texts)
 
     def row_hashes(self, texts: Texts) -> Hashes:
@@ -108,14 +108,14 @@ class ChunkPlan:
         return np.fromiter(chunks, np.int64, count)
 
     def part_numbers(self, texts: Texts, parts: int) -> Numbers:
-        """What `part_sql` gives for each row."""
+        """The value of `part_sql` for each row."""
         return (self.key_hashes(texts) // np.uint64(max(self.cuts.buckets, 1)) % np.uint64(parts)).astype(np.int64)
 
     @cached_property
     def _order(self) -> KeyOrder:
         order = KeyOrder.of(self.table, self.dialect)
         if order is None:
-            raise TypeError(f"{self.table.db}.{self.table.name} is not cut by ranges")
+            raise TypeError(f"{self.table.db}.{self.table.name} is not split by ranges")
         return order
 
     @cached_property
@@ -123,7 +123,7 @@ class ChunkPlan:
         return [self._order.rank(key) for key in self.cuts.uppers]
 
     def _first_column(self, number: int) -> list[str]:
-        """Bounds of the first column alone, for which every optimizer uses an index."""
+        """Separate bounds of the first column, for which every optimizer uses an index."""
         if len(self.key) == 1:
             return []
         name, uppers, column = quote_name(self.key[0].name), self.cuts.uppers, self.key[0]
@@ -132,7 +132,7 @@ class ChunkPlan:
 
 
 def after_key_sql(columns: Sequence[ColumnInfo], key: Key) -> str:
-    """The condition `(columns) > key`, spelled out: servers use an index for it, but may not for row values."""
+    """The condition `(columns) > key`, spelled out, so that servers use an index; for row values they may not."""
     terms, equal = [], ""
     for column, text in zip(columns, key, strict=True):
         name, literal = quote_name(column.name), _literal(column, text)

@@ -1,4 +1,4 @@
-"""Compares one table: chunk by chunk by checksum, unequal chunks part by part, and unequal parts row by row.
+"""Compares one table: chunks by checksum, unequal chunks part by part, and unequal parts row by row.
 
 Memory is bounded: the parts of `NARROWED` chunks, and `READ_ROWS` rows of each side at a time.
 """
@@ -15,9 +15,9 @@ from binlake.repair.verify.sqltable import Digest, SqlTable
 from binlake.repair.verify.state import VerifyState
 
 NARROWED = 1000
-"""Unequal chunks that are divided into parts at a time."""
+"""The number of unequal chunks that are divided into parts at a time."""
 READ_ROWS = 200_000
-"""Rows of unequal parts that are read at a time from each side; a part with more is only counted."""
+"""The number of rows of unequal parts that are read at a time from each side. A larger part is only counted."""
 _PART_ROWS = 64
 _MOST_PARTS = 1 << 16
 _NOTHING = Digest(0, 0)
@@ -30,18 +30,18 @@ class ExpectedRows(Protocol):
         """The digest of each chunk."""
 
     def part_digests(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
-        """By chunk of `wanted` (number -> parts): the digest of each part that has rows."""
+        """By chunk of `wanted` (number -> parts), the digest of each part that has rows."""
 
     def rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
-        """The rows of some parts: number -> (parts of the chunk, those wanted)."""
+        """The rows of some parts. `wanted`: chunk number -> (number of parts, the wanted parts)."""
 
 
 @dataclass
 class TableResult:
-    """How a table compared: `compared` of its `chunks`, with `rows` rows, now or by the run that this one continues.
+    """The result for a table: `compared` of its `chunks`, with `rows` rows, by this run and the runs that it continues.
 
-    `missing`, `extra`, `different`: numbers of rows; `unlisted`: rows in unequal parts that were not compared one by
-    one; `structure`: how its definition differs; `inexact`: why its rows were not compared with the lake's.
+    `missing`, `extra`, `different`: numbers of rows; `unlisted`: rows in unequal parts that were not compared
+    individually; `structure`: how its definition differs; `inexact`: why its rows were not compared with the lake's.
     """
 
     db: str
@@ -59,7 +59,7 @@ class TableResult:
 
     @property
     def equal(self) -> bool:
-        """Nothing that was compared differs."""
+        """True if no compared row and no definition differs."""
         return not (self.missing or self.extra or self.different or self.unlisted or self.structure)
 
     def to_dict(self) -> dict[str, Any]:
@@ -131,14 +131,14 @@ class _Differences:
         return self._merge_differences()
 
     def _merge_differences(self) -> list[Difference]:
-        """Merge the differences of all pieces: texts in different forms may have put a row into two pieces."""
+        """Merge the differences of all pieces, because different forms of a text may put one row into two pieces."""
         rows = RowsOfTable(self._target.plan.table)
         for difference in self._found:
             rows.expected += [difference.expected] * difference.copies if difference.expected is not None else []
             rows.found += [difference.found] * difference.copies if difference.found is not None else []
         differences = rows.differences()
         if self._result.unlisted and self._target.plan.table.identity().kind == "row":
-            # The counterpart of a row may be among those not read: no difference is certain.
+            # The counterpart of a row may be among rows that were not read, so no difference is certain.
             self._result.unlisted += sum(difference.copies for difference in differences)
             return []
         for difference in differences:

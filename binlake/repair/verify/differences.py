@@ -1,7 +1,7 @@
-"""Rows of two sides as differences: missing on the target, extra there, or different in some columns.
+"""Finds the differences between rows of two sides: missing on the target, extra there, or different in some columns.
 
-Rows decide, by the one definition of equal (docs/understand/equality.md). Rows with a key are matched by it, whatever
-chunk they were found in; rows without a key are counted.
+Rows are compared by the only definition of equality (docs/understand/equality.md). Rows with a key are matched by it,
+whatever their chunk; rows without a key are counted.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class Difference:
-    """One key of `db`.`table` (JSON array of its texts): the expected row and the one found.
+    """A difference at one key (JSON array of its texts) of `db`.`table`: the expected row and the one found.
 
-    `columns`: those that differ; `copies`: how many equal rows of a table without a key are missing or extra.
+    `columns`: the differing ones; `copies`: how many equal rows of a table without a key are missing or extra.
     """
 
     db: str
@@ -62,14 +62,14 @@ class Difference:
 
 @dataclass
 class RowsOfTable:
-    """Rows collected from both sides where they may differ; `differences` finds those that do."""
+    """Rows of both sides that may differ; `differences` finds those that do."""
 
     table: TableDef
     expected: list[Row] = field(default_factory=list)
     found: list[Row] = field(default_factory=list)
 
     def differences(self) -> list[Difference]:
-        """All differences, in order of key."""
+        """All differences, sorted by key."""
         keyed = self.table.identity().kind != "row"
         return sorted(
             self._compare_by_key() if keyed else self._compare_by_count(),
@@ -98,7 +98,7 @@ class RowsOfTable:
             for row in rows:
                 value = tuple(fold(row[name]) for name, fold in folds)
                 counts[value] += step
-                # An extra row is deleted as the target has it, a missing one is written as expected.
+                # An extra row is deleted with the target's values; a missing row is written with the expected ones.
                 images[value] = row if step > 0 else images.get(value, row)
         actual_rows = {tuple(fold(row[name]) for name, fold in folds): row for row in self.found}
         for value, count in counts.items():

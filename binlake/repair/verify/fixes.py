@@ -1,7 +1,7 @@
-"""The statements that remove differences: deletes of wrong or extra rows, inserts of expected ones.
+"""Makes the statements that remove differences: deletes of wrong or extra rows, inserts of expected rows.
 
-The argument of invariant 6 applies: the rows with other keys are right, so deletes before writes lead to the expected
-table even if unique values move between rows.
+As in invariant 6, rows with other keys are right, so deletes before writes lead to the expected table even if unique
+values move between rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _render_keyed(table: TableDef, render: TableStatements, own: Sequence[Differ
         yield from render.render_deletes(images_from_rows(gone, table.identity().columns))
     put = [difference.expected for difference in own if difference.expected is not None]
     if put:
-        # Never REPLACE: a row with another key that has the unique value must cause an error, not be deleted.
+        # Never use REPLACE: a row with another key but the same unique value must cause an error, not be deleted.
         yield from render.render_inserts(_images(table, put), [1] * len(put))
 
 

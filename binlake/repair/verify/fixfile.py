@@ -1,7 +1,8 @@
-"""A file of fixes: SQL that a person can read and run, and that `binlake repair` runs statement by statement.
+"""A file of fixes: SQL that an operator can read and run, and that `binlake repair` runs statement by statement.
 
-Values may contain anything, including line ends and `;`, so the comment before each statement gives its length in
-bytes. The first line names the checkpoint it was made for, the last line shows that nothing is cut off.
+Values may contain any characters, including line ends and `;`, so a comment before each batch gives the lengths of its
+statements in bytes. The first line names the checkpoint for which the file was made; the last line shows that the file
+is complete.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _DONE = "COMMIT;\n"
 
 @dataclass(frozen=True)
 class FixFile:
-    """Statements for the target of `replication` at checkpoint `commit_ts`: a fix makes it right as of then."""
+    """Statements for the target of `replication` at checkpoint `commit_ts`, for which a fix makes the target right."""
 
     replication: str
     commit_ts: int
@@ -65,7 +66,7 @@ class FixFile:
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise _unreadable_error(path, str(error)) from error
         if end != {"batches": len(fixes.batches), "sha256": fixes._digest()}:
-            raise _unreadable_error(path, "its statements are not those that were written")
+            raise _unreadable_error(path, "its statements were changed")
         return fixes
 
 
@@ -105,5 +106,5 @@ def _json(line: bytes, mark: str) -> dict[str, Any]:
 
 
 def _unreadable_error(path: Path, reason: str) -> ConfigError:
-    hint = "verify again and use the file it writes; run statements that you change by hand yourself"
+    hint = "verify again and use the file that it writes; statements that you edit must be run by hand"
     return ConfigError(f"the fix file cannot be used: {reason}", where={"file": path}, hint=hint)

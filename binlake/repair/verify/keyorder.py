@@ -1,7 +1,7 @@
 """The order of keys in the target's index, if it can be derived from texts; else a table is split by hashes.
 
-A wrong order would only move a row to a neighbouring chunk on one side: a row missing in one chunk and extra in another
-is matched again when the table's differences are merged (`differences`).
+A wrong order would only move a row to a neighbouring chunk on one side. A row that is missing in one chunk and extra in
+another is matched when the table's differences are merged (`differences`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _BY_CODE_POINT = frozenset({"utf8mb4_bin", "utf8mb3_bin", "utf8_bin", "ascii_bin
 _NO_PAD = frozenset({"utf8mb4_nopad_bin", "utf8mb4_0900_bin"})
 
 AnyKey = Sequence[str | None]
-"""The same for any table: for one without a key the texts of the whole row, including NULLs."""
+"""A key of any table. For a table without a key: the texts of the whole row, including NULLs."""
 
 Rank = Callable[[str], Any]
 
 
 class KeyOrder:
-    """Compares keys of one table: the ranks of two keys compare like the keys in the index."""
+    """Compares keys of one table: two ranks compare like the keys in the index."""
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
         self._ranks = tuple(ranks)
@@ -55,7 +55,7 @@ def _rank_of(column: ColumnInfo, dialect: Dialect) -> Rank | None:
         return int
     if column.tp == t.NEWDECIMAL:
         return Decimal
-    # Texts of equal width; upper-case hex sorts like its bytes.
+    # These texts have equal widths, and upper-case hex sorts like its bytes.
     if column.tp in t.DATES | t.MOMENTS or (column.is_binary and column.tp not in (t.BIT, *t.BLOBS)):
         return str
     if column.tp in t.STRINGS - t.BLOBS:
@@ -66,6 +66,6 @@ def _rank_of(column: ColumnInfo, dialect: Dialect) -> Rank | None:
 def _text_rank(column: ColumnInfo, collation: str) -> Rank | None:
     if collation in _NO_PAD:
         return str
-    # The shorter text is compared as if padded with blanks, so a text followed by a tab sorts before it.
+    # Texts are compared as if padded with blanks, so `a` followed by a tab sorts before `a`.
     width = max(column.flen, 1)
     return (lambda text: text.ljust(width)) if collation in _BY_CODE_POINT else None

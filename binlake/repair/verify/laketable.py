@@ -1,7 +1,7 @@
-"""One table as the lake has it at a commit_ts: its mirror's version, streamed, with the row changes after it.
+"""One table as the lake has it at a commit_ts: a mirror's version, streamed, plus the row changes after it.
 
-Memory holds a batch, the changes between the mirror's version and the commit_ts, and the result. One pass over the
-mirror covers all chunks, since its files are not sorted by key.
+Memory holds one batch, the changes between the mirror's version and the commit_ts, and the result. One pass over the
+mirror serves all chunks, since its files are not sorted by key.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _MODULUS = 1 << 64
 
 
 class _Batch(NamedTuple):
-    """Rows as texts; `weights`: how often each counts, negative for copies deleted after the mirror's version."""
+    """Rows as texts. `weights`: how often each row counts; negative for copies deleted after the mirror's version."""
 
     texts: Texts
     weights: npt.NDArray[np.int64]
 
 
 class LakeTable:
-    """The table with definition `table` (as the target has it) at commit_ts `ts`, which must be in `audit`'s range.
+    """The table with the target's definition `table` at commit_ts `ts`, which must be in `audit`'s range.
 
     `inexact`: why the mirror may differ from the source; empty = exact. Raises LostRange.
     """
@@ -73,7 +73,7 @@ class LakeTable:
             yield number, Digest(int(counts[number]), int(sums[number]))
 
     def part_digests(self, plan: ChunkPlan, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
-        """By chunk of `wanted` (number -> parts): the digest of each part that has rows."""
+        """By chunk of `wanted` (number -> parts), the digest of each part that has rows."""
         digests: dict[int, dict[int, Digest]] = {number: {} for number in wanted}
         for number, chunks, batch in self._rows_by_chunk(plan, list(wanted), each=True):
             del chunks
@@ -84,7 +84,7 @@ class LakeTable:
         return {number: {p: digest for p, digest in parts.items() if digest.rows} for number, parts in digests.items()}
 
     def rows(self, plan: ChunkPlan, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
-        """The rows of some parts: number -> (parts of the chunk, those wanted)."""
+        """The rows of some parts. `wanted`: chunk number -> (number of parts, the wanted parts)."""
         gathered = _RowCollector(self._table)
         for number, _, batch in self._rows_by_chunk(plan, list(wanted), each=True):
             parts, chosen = wanted[number]
@@ -92,7 +92,7 @@ class LakeTable:
         return gathered.rows()
 
     def rows_of_keys(self, keys: Sequence[AnyKey]) -> list[Row]:
-        """The rows with one of `keys`, every copy of each."""
+        """The rows with one of `keys`, with all copies."""
         texts = {key_text(list(key)) for key in keys}
         gathered = _RowCollector(self._table)
         for batch in self._batches(texts):
@@ -102,7 +102,7 @@ class LakeTable:
     def _rows_by_chunk(
         self, plan: ChunkPlan, numbers: Sequence[int], *, each: bool = False
     ) -> Iterator[tuple[int, Numbers, _Batch]]:
-        """(number, chunk of each row, rows) for the rows in the chunks `numbers`; `each`: one chunk at a time."""
+        """(number, chunk of each row, rows) for the chunks `numbers`. `each`: one chunk at a time, with its number."""
         for batch in self._batches():
             chunks = plan.chunk_numbers(batch.texts)
             inside = np.isin(chunks, list(numbers))
@@ -142,7 +142,7 @@ def _images(net: NetChange) -> Iterator[tuple[Row, int]]:
 
 
 class _RowCollector:
-    """Collects rows from batches; rows with a negative weight remove as many equal ones."""
+    """Collects rows from batches. A row with a negative weight removes as many equal rows."""
 
     def __init__(self, table: TableDef) -> None:
         self._identity = table.identity()

@@ -1,4 +1,4 @@
-"""A fix or an undo writes whole rows, so it is never applied to a table with columns of its own (hazards R-12)."""
+"""Refuses fixes and undos for tables with columns of their own, because these write whole rows (hazards R-12)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from binlake.target.session.session import Session
 
 
 def require_no_own_columns(session: Session, tables: Iterable[TableDef], dialect: Dialect) -> None:
-    """Raises Drift for a table with columns not in `tables`: REPLACE would reset their values to defaults."""
+    """Raises Drift for a table with columns that are not in `tables`: whole rows would reset them to defaults."""
     known = {(table.db, table.name): {fold_name(column.name) for column in table.columns} for table in tables}
     actual = read_definitions(session, known, dialect)
     for name, definition in actual.tables.items():

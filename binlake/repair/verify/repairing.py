@@ -1,7 +1,7 @@
-"""Brings rows of the target to their state at its checkpoint, never to an older one (DESIGN 4, repair; hazards R-01).
+"""Restores rows of the target to their state at its checkpoint, never to an older one (DESIGN 4, repair; R-01).
 
-The rows are compared again under the lease, so changes since the request are taken into account. Rows that are already
-right are not written, so a killed repair resumes where it stopped.
+The rows are compared again under the lease, so changes since the request are taken into account. Correct rows are not
+written, so a killed repair resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ Keys = Mapping[Name, Sequence[AnyKey]]
 
 @dataclass
 class Repaired:
-    """What a repair at checkpoint `commit_ts` did: keys compared, those that were wrong, rows written or deleted.
+    """The result of a repair at checkpoint `commit_ts`.
 
-    `gone`: tables that do not exist at the checkpoint; `unknown`: tables whose rows the lake does not have completely;
-    `aside`: tables that are set aside, which were skipped.
-    `looked`: definitions of the tables that were compared with the lake; `written`: those of them that were changed.
+    `keys`: keys compared; `different`: those that were wrong; `rows`: rows written or deleted; `gone`: tables that do
+    not exist at the checkpoint; `unknown`: tables of which the lake does not have all rows; `aside`: skipped tables
+    that are set aside. `looked`: definitions of the tables compared with the lake; `written`: the changed ones of
+    these.
     """
 
     commit_ts: int
@@ -59,7 +60,7 @@ class Repaired:
 
 
 def make_settled_target(replication: Replication, *, hook: Callable[[str], None] | None = None) -> SettledTarget:
-    """The replication's target, not held yet. Raises ConfigError without a target or with an empty lake."""
+    """The replication's target, not claimed yet. Raises ConfigError without a target or with an empty lake."""
     target = replication.sql_target()
     cluster_id = cluster_of(WindowLog(LakePaths.of(replication)))
     marks = LoopbackMarks.of(replication.loopback, replication.name)
@@ -67,7 +68,7 @@ def make_settled_target(replication: Replication, *, hook: Callable[[str], None]
 
 
 def repair_keys(replication: Replication, keys: Keys, settled: SettledTarget) -> Repaired:
-    """Bring the rows with `keys`, which changed in the lake, to their state at the checkpoint.
+    """Restore the rows with `keys`, which changed in the lake, to their state at the checkpoint.
 
     Raises what SettledTarget raises, LostRange, Drift.
     """
@@ -94,12 +95,12 @@ def _repair_table(
 ) -> None:
     target, paths = replication.sql_target(), LakePaths.of(replication)
     expected = expect_tables([verified.expected], target.db_type)
-    # It must match exactly, whatever `target.tables` accepts: whole rows are written.
+    # The definition must match exactly, whatever `target.tables` accepts, because whole rows are written.
     differing = compare_definitions(expected, read_definitions(settled.session, expected.names, target.db_type))
     if differing:
         raise drift_error(differing, {"target": settled.session.place})
     lake = LakeTable(audit, paths, verified.table, done.commit_ts)
-    # The lake knows a key that changed in it; of rows without a key, it does not know copies from before the lake.
+    # The lake knows every key that changed in it. For rows without a key, it does not know copies from before the lake.
     keyless = verified.table.identity().kind == "row"
     if (keyless and (verified.begun_before or lake.inexact)) or lake.inexact not in ("", IN_PART):
         done.unknown.append(".".join(verified.name))
@@ -142,7 +143,7 @@ def apply_file(replication: Replication, path: Path, settled: SettledTarget) -> 
 
 
 def keys_of(differences: Sequence[Difference], tables: Sequence[VerifiedTable]) -> Keys:
-    """The keys that differ, by table."""
+    """The differing keys by table."""
     names = {verified.name: verified.table.identity().columns for verified in tables}
     by_table: dict[Name, list[AnyKey]] = {}
     for difference in differences:

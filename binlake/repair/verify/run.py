@@ -46,9 +46,12 @@ Against = Literal["lake", "source"]
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """`tables`: db.table at the target, empty = all; `sample`: share of the chunks (0 to 1]; `fresh`: ignore what an
-    unfinished run has done; `wait_s`: how long to wait for a consistent checkpoint; `max_differences`: how many to
-    list; `lock_wait_s`: how long to wait for another verify of the lake.
+    """The options of a verify.
+
+    `tables`: db.table at the target, empty = all; `sample`: share of the chunks (0 to 1]; `fresh`: ignore the progress
+    of an unfinished run; `wait_s`: how long to wait for a consistent checkpoint; `max_differences`: how many to list;
+    `source_stands_still`: the operator states that the source does not change; `lock_wait_s`: how long to wait for
+    another verify of the lake.
     """
 
     against: Against = "lake"
@@ -65,7 +68,7 @@ class VerifyOptions:
 
 @dataclass
 class Verification:
-    """The result at checkpoint `commit_ts`; `differences`: the first ones, `listed_all`: whether these are all.
+    """The result at checkpoint `commit_ts`. `differences`: the first ones; `listed_all`: whether these are all.
 
     `every`: one chunk in this many was read, starting at `turn` in this run. `read`: tables whose rows were read.
     """
@@ -82,24 +85,24 @@ class Verification:
 
     @property
     def equal(self) -> bool:
-        """Nothing that was compared differs."""
+        """True if no compared row and no definition differs."""
         return all(table.equal for table in self.tables)
 
     @property
     def whole(self) -> bool:
-        """Every table could be compared."""
+        """True if every table could be compared."""
         return not any(table.inexact for table in self.tables)
 
     @property
     def rows(self) -> int:
-        """Rows of the target in chunks that were compared."""
+        """The number of the target's rows in compared chunks."""
         return sum(table.rows for table in self.tables)
 
 
 def verify(
     replication: Replication, options: VerifyOptions | None = None, *, hook: Callable[[str], None] | None = None
 ) -> Verification:
-    """Compare; `hook` is called with `chunk` after each chunk (a seam for tests).
+    """Compare the target. `hook` is called with `chunk` after each chunk (for tests).
 
     Raises Transient (the target is inside a window, a DDL waits), LeaseHeld (another verify runs), LostRange (the lake
     does not have the checkpoint), ConfigError, TargetUnavailable, TargetRefused.
@@ -173,7 +176,7 @@ class _Run:
         )
 
     def _cut_table(self, verified: VerifiedTable, source: Session | None) -> ChunkPlan:
-        """The chunks of the table: those of the run that this one continues, or new ones."""
+        """The chunks of the table: those of the unfinished run that this one continues, or new ones."""
         cuts = self._state.cuts(verified.name)
         if cuts is None:
             cuts = SqlTable(self._snapshot.session, self._make_plan(verified, Cuts()), [verified.name]).cuts(
@@ -208,12 +211,12 @@ class _Run:
     def _compare_structure(self, verified: VerifiedTable) -> list[str]:
         expected = expect_tables([verified.expected], self._target.db_type)
         actual = read_definitions(self._snapshot.session, expected.names, self._target.db_type)
-        # Differences that `target.tables` accepts do not count.
+        # Differences that `target.tables` accepts are ignored.
         return compare_definitions(expected, actual, target=self._target)
 
     def _choose_chunks(self, verified: VerifiedTable, count: int) -> list[int]:
         every = self._done.every
-        # Tables with one chunk are spread over the runs as well.
+        # Tables with one chunk are distributed over the runs too.
         first = (self._done.turn + zlib.crc32(".".join(verified.name).encode())) % every
         return [number for number in range(count) if number % every == first]
 
@@ -264,7 +267,7 @@ def _prevents_reading(difference: str) -> bool:
 
 def _require_comparable(replication: Replication, options: VerifyOptions) -> None:
     if not 0 < options.sample <= 1 or options.chunk_rows < 1:
-        raise ConfigError("the sample is a share above 0, up to 1, and a chunk has a row or more")
+        raise ConfigError("the sample must be above 0 and at most 1, and a chunk must have at least one row")
     if options.against == "lake":
         if not replication.mirror.enabled:
             raise ConfigError(
@@ -275,8 +278,8 @@ def _require_comparable(replication: Replication, options: VerifyOptions) -> Non
     rows = rules_that_change_rows(replication)
     if rows:
         raise ConfigError(
-            f"with {rows[0]} the target is not the source's copy",
-            hint="compare with the lake (--against lake), which has what the rules let through",
+            f"with {rows[0]} the target is not a copy of the source",
+            hint="compare with the lake (--against lake), which has only rows that pass the rules",
         )
 
 
@@ -290,7 +293,7 @@ def rules_that_change_rows(replication: Replication) -> list[str]:
 
 
 def _next_turn(paths: LakePaths, against: Against, every: int) -> int:
-    """Which of `every` turns this run is: the one after the last finished run's."""
+    """The number of this run's turn among `every`: the one after the last finished run's."""
     if every == 1:
         return 0
     details = [json.loads(event["detail"]) for event in WindowLog(paths).events(stage="verify")]

@@ -1,7 +1,7 @@
-"""A consistent snapshot of a server with the checkpoint that belongs to it: read in the same transaction.
+"""A consistent snapshot of a server, with its checkpoint read in the same transaction.
 
-A target in the middle of a window (`consistent` false) cannot be compared: it is waited for or refused (DESIGN 3.8).
-The transaction writes nothing; it gives way to a DDL that waits for it.
+A target in the middle of a window (`consistent` false) cannot be compared: Binlake waits or refuses (DESIGN 3.8). The
+transaction writes nothing, and ends if a DDL waits for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WAITING = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A session in its transaction, and the checkpoint there; tables set `aside` are not at that checkpoint."""
+    """A session in a transaction, and the checkpoint in it. Tables set `aside` are not at that checkpoint."""
 
     session: Session
     checkpoint: Checkpoint
@@ -42,7 +42,7 @@ class Snapshot:
 
 @contextmanager
 def target_snapshot(target: Target, cluster_id: int, replication: str, wait_s: float = 0.0) -> Iterator[Snapshot]:
-    """A snapshot of the target between two windows of `replication`; waits for it up to `wait_s` seconds.
+    """A snapshot of the target between two windows of `replication`. Waits for it up to `wait_s` seconds.
 
     Raises ConfigError without a checkpoint, Transient inside a window, TargetUnavailable.
     """
@@ -84,7 +84,7 @@ def not_consistent_error(checkpoint: Checkpoint) -> Transient:
 
 @contextmanager
 def source_snapshot(source: Target, ts: int, *, stands_still: bool) -> Iterator[Session]:
-    """A session that reads the source at commit_ts `ts`: TiDB by `tidb_snapshot`, others as they are.
+    """A session that reads the source at commit_ts `ts`: TiDB by `tidb_snapshot`, other servers in their present state.
 
     Raises ConfigError for a server without such snapshots, unless the operator states that it `stands_still` at `ts`.
     """
@@ -96,7 +96,7 @@ def source_snapshot(source: Target, ts: int, *, stands_still: bool) -> Iterator[
             session.execute(_SNAPSHOT)
         else:
             raise ConfigError(
-                "this source cannot be read as of a commit_ts, only as it is now",
+                "this source cannot be read as of a commit_ts, only in its present state",
                 where={"source": session.place, "commit_ts": ts},
                 hint="stop its writers, let the target reach its last commit, then use --source-stands-still",
             )

@@ -1,7 +1,7 @@
-"""One table as a server has it: checksums that the server computes, and rows as canonical texts.
+"""One table at a server: checksums that the server computes, and rows as canonical texts.
 
 All reads of one table happen in the caller's transaction, so they are consistent. The server sends one number per
-chunk; rows are sent only where checksums differ.
+chunk, and rows only if checksums differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from binlake.statements.literal import literal_kind, match_literal, qualified, q
 from binlake.target.session.session import Session
 
 MOST_BUCKETS = 16
-"""Limit of chunks for a table whose key has no known order: it is read once for each of its chunks."""
+"""Maximum number of chunks for a table whose key has no known order, as it is read once per chunk."""
 
 _MODULUS = 1 << 64
 _KEYS_A_QUERY = 1000
@@ -33,7 +33,7 @@ class Digest(NamedTuple):
 
 
 class SqlTable:
-    """The table `plan.table` at a server, stored in the tables `names` there (several are read as one).
+    """The table `plan.table` at a server, where it is stored in the tables `names` (several are read as one).
 
     `lock`: rows that are read by key stay locked until the transaction ends.
     """
@@ -48,7 +48,7 @@ class SqlTable:
         self._lock = " FOR UPDATE" if lock else ""
 
     def cuts(self, chunk_rows: int) -> Cuts:
-        """Chunks of about `chunk_rows` current rows; reads the index, or counts rows."""
+        """Split into chunks of about `chunk_rows` current rows. Reads the index, or counts rows."""
         table = self.plan.table
         if KeyOrder.of(table, self.plan.dialect) is None or len(self._names) > 1:
             return Cuts(buckets=min(MOST_BUCKETS, self._count() // chunk_rows + 1))
@@ -65,7 +65,7 @@ class SqlTable:
         return _digest(*self._session.rows(f"SELECT COUNT(*), SUM(h) FROM ({hashed}) hashed")[0])
 
     def part_digests(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
-        """By chunk of `wanted` (number -> parts): the digest of each part that has rows."""
+        """By chunk of `wanted` (number -> parts), the digest of each part that has rows."""
         digests = {}
         for number, parts in wanted.items():
             columns = f"{self.plan.part_sql(parts)} AS part, {self.plan.row_sql} AS h"
@@ -75,7 +75,7 @@ class SqlTable:
         return digests
 
     def rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
-        """The rows of some parts: number -> (parts of the chunk, those wanted)."""
+        """The rows of some parts. `wanted`: chunk number -> (number of parts, the wanted parts)."""
         rows: list[Row] = []
         for number, (parts, chosen) in wanted.items():
             inside = f"{self.plan.part_sql(parts)} IN ({','.join(map(str, chosen))})"
@@ -83,7 +83,7 @@ class SqlTable:
         return rows
 
     def rows_of_keys(self, keys: Sequence[AnyKey]) -> list[Row]:
-        """The rows with one of `keys`; of a table without a key, whose keys are whole rows, every copy of each."""
+        """The rows with one of `keys`. In a table without a key, whose keys are whole rows, all copies."""
         if self.plan.table.identity().kind == "row":
             return [row for key in keys for row in self._read(self._image(key), self._lock)]
         rows: list[Row] = []

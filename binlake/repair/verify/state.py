@@ -1,6 +1,6 @@
-"""What an unfinished verify has done: the cuts of its tables and the chunks found equal, at one checkpoint.
+"""The progress of an unfinished verify at one checkpoint: how tables are split, and the chunks found equal.
 
-Stored in the lake's table `verify`. At another checkpoint it is not valid; a run that ends clears it.
+It is stored in the lake's table `verify`. It is not valid at another checkpoint; a finished run clears it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from binlake.lake.tables import VERIFY
 from binlake.repair.verify.chunks import Cuts
 
 FLUSH_CHUNKS = 64
-"""Chunks whose comparison a killed run may lose."""
+"""The number of chunks whose comparison a killed run may lose."""
 
 _CUTS = -1
 
@@ -39,39 +39,39 @@ class VerifyState:
             elif (cuts := Cuts.from_json(row[Verify.CUTS])) is not None:
                 self._cuts[name] = cuts
             else:
-                # Written by an older Binlake: its chunks cannot be matched with this run's.
+                # An older version of Binlake wrote it: its chunks cannot be matched with this run's.
                 self.clear()
                 self._cuts, self._equal = {}, {}
                 return
 
     def cuts(self, name: Name) -> Cuts | None:
-        """How the table was split; None if it was not begun."""
+        """How the table was split; None if its comparison did not begin."""
         return self._cuts.get(name)
 
     def begin(self, name: Name, cuts: Cuts) -> None:
-        """Record the cuts; immediately durable for a large table, since they cost a pass over its index."""
+        """Record how the table is split. Durable at once for a large table, since this takes a pass over its index."""
         self._record(name, _CUTS, 0, cuts.to_json())
         if cuts.count > 1:
             self.flush()
 
     def equal(self, name: Name) -> dict[int, int]:
-        """Numbers of rows, by chunk number, of chunks that need not be read again."""
-        # Without the same cuts the chunks would be different ones.
+        """By chunk number, the number of rows of the chunks that need not be read again."""
+        # Without the recorded cuts, the chunks would differ.
         return self._equal.get(name, {}) if name in self._cuts else {}
 
     def record_equal(self, name: Name, chunk: int, rows: int) -> None:
-        """Record an equal chunk; durable after some more chunks, or `flush`."""
+        """Record an equal chunk. Durable after some more chunks, or after `flush`."""
         self._record(name, chunk, rows, "")
         if len(self._pending) >= FLUSH_CHUNKS:
             self.flush()
 
     def flush(self) -> None:
-        """Make everything durable."""
+        """Make all records durable."""
         self._table.append(self._pending)
         self._pending = []
 
     def clear(self) -> None:
-        """Delete the state: the run has ended."""
+        """Delete the state after the run has ended."""
         self._pending = []
         self._table.clear()
 

@@ -1,4 +1,4 @@
-"""Which tables a verify compares: those that the replication includes, as the target must have them at a checkpoint."""
+"""The tables that a verify compares: the replicated tables, as the target must have them at a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class VerifiedTable:
-    """`table` as the lake's rows have it, `expected` as the target must have it (other collations), names of `sources`.
+    """A table to compare.
 
-    `begun_before`: it existed before the lake's first window, and the lake has only the rows changed since.
+    `table`: the definition of the lake's rows; `expected`: the definition that the target must have (other collations);
+    `sources`: names at the source; `begun_before`: it existed before the lake's first window, so the lake has only rows
+    that changed since.
     """
 
     table: TableDef
@@ -40,7 +42,7 @@ class VerifiedTable:
 
 
 def tables_at(replication: Replication, paths: LakePaths, ts: int, wanted: Sequence[str] = ()) -> list[VerifiedTable]:
-    """The target's tables at `ts`, by name; only those of `wanted` (db.table) when given.
+    """The target's tables at `ts`, sorted by name; only `wanted` (db.table) if given.
 
     Raises ConfigError for a wanted table that does not exist.
     """
@@ -58,7 +60,7 @@ def tables_at(replication: Replication, paths: LakePaths, ts: int, wanted: Seque
 
 
 def _tables_older_than_lake(paths: LakePaths, state: SchemaState) -> set[int]:
-    """Ids in `state` of tables that existed at the lake's start without a mirror of their rows at that time (R-34)."""
+    """Ids in `state` of tables that existed at the lake's start, without a mirror of their rows at that time (R-34)."""
     landed = WindowLog(paths).landed_range()
     if landed is None:
         return set()
@@ -99,6 +101,6 @@ def _select_wanted(tables: list[VerifiedTable], wanted: Sequence[str]) -> list[V
     if missing:
         raise ConfigError(
             f"the replication has no table {', '.join(missing)} at the target's checkpoint",
-            hint="names are those of the target: db.table",
+            hint="use the target's names: db.table",
         )
     return [by_name[fold_name(name)] for name in dict.fromkeys(wanted)]

@@ -1,8 +1,8 @@
 """One text per value and one hash per row, computed alike by a server's SQL and from the lake's texts.
 
 A hash is the first 64 bits of SHA-256 (MySQL 9.6 has no MD5) over the row's texts, each preceded by its length, so that
-no two different rows share the text; sums of hashes distinguish equal rows from none, which XOR does not (MISSION
-U-18). If a server writes a value in another form, the hashes differ and the rows are compared by value: that costs
+two different rows never have the same text. Hashes are added: two equal rows would cancel each other under XOR (MISSION
+U-18). If a server writes a value in another form, the hashes differ and the rows are compared by value: that takes
 time, but the result stays right.
 """
 
@@ -25,24 +25,24 @@ from binlake.statements.literal import quote_name
 
 Hashes = npt.NDArray[np.uint64]
 Texts = Mapping[str, Sequence[str | None]]
-"""Column name -> canonical texts (as in `mutation`), rows in parallel."""
+"""Column name -> canonical texts (as in `mutation`) of all rows."""
 
 HASH = "sha256"
-"""The hash's name in the state that a run leaves for the next one."""
+"""The hash function's name in the state that a run stores for the next one."""
 
 _LARGE = t.BLOBS | {t.JSON}
 _CHARACTERS = t.STRINGS | {t.ENUM, t.SET, t.JSON}
 
 
 def hash_sql(columns: Sequence[ColumnInfo]) -> str:
-    """The SQL of the hash of a row by `columns`: an unsigned 64-bit number."""
+    """The SQL of a row's hash over `columns`: an unsigned 64-bit number."""
     row = ",".join(_part_sql(column) for column in columns)
     return f"CAST(CONV(LEFT(SHA2(CONCAT({row}),256),16),16,10) AS UNSIGNED)"
 
 
 def shown_sql(column: ColumnInfo) -> str:
-    """The SQL whose result `read_text` turns into the canonical text of a value of `column`."""
-    # HEX of a large value may be longer than a packet: bytes are sent as they are.
+    """The SQL whose result `read_text` converts to the canonical text of a value of `column`."""
+    # HEX of a large value may exceed a packet, so bytes are sent unchanged.
     return quote_name(column.name) if _is_bytes(column) else _text_sql(column)
 
 
@@ -59,12 +59,12 @@ def read_text(column: ColumnInfo) -> Callable[[Any], str | None]:
 
 def by_value(column: ColumnInfo) -> Callable[[str | None], str | None]:
     """A function whose results are equal for canonical texts that docs/understand/equality.md calls equal."""
-    # The lake's text of a binary value is already in that page's form.
+    # The lake's text of a binary value already has that page's form.
     return (lambda text: text) if column.is_binary else canonical_text_of(column.type_name)
 
 
 def hashes(columns: Sequence[ColumnInfo], texts: Texts) -> Hashes:
-    """What `hash_sql` gives for each row of `texts`."""
+    """The value of `hash_sql` for each row of `texts`."""
     parts = [_part(column, texts[column.name]) for column in columns]
     rows = pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string())).cast(pa.large_binary())
     sha256 = hashlib.sha256
@@ -90,9 +90,9 @@ def _text_sql(column: ColumnInfo) -> str:
     if column.tp in _CHARACTERS:
         return f"CONVERT({name} USING utf8mb4)"
     if column.tp == t.FLOAT:
-        # A FLOAT's own text is cut to 6 digits.
+        # The text of a FLOAT is cut to 6 digits, so convert it to a DOUBLE.
         return f"CONCAT({name} + 0e0)"
-    # Without the padding of ZEROFILL.
+    # `+ 0` removes the padding of ZEROFILL.
     return f"CONCAT({name} + 0)" if column.tp in t.INTEGERS else f"CONCAT({name})"
 
 

@@ -1,1 +1,1 @@
-"""One pinned window on the target, exactly once: its segments in one of three modes."""
+"""Applies one pinned window to the target exactly once, each segment in one of three modes."""

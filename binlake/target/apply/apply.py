@@ -1,7 +1,8 @@
-"""Applies one pinned window: guarded, exactly once, and never with a checkpoint that lies.
+"""Applies one pinned window under the claim, exactly once, with a checkpoint that is correct at every moment.
 
-The order: claim, open, then per segment its DDL and its rows, and at last consistent=true. Whatever is interrupted
-continues from what the target itself stores. Sources: DESIGN 4, invariants 7 to 11; hazards R-01 to R-61.
+The order: claim the target, open the window, apply each segment's DDL and then its rows, and finally set
+consistent=true. An interrupted apply resumes from the state stored in the target. Sources: DESIGN 4, invariants 7 to
+11; hazards R-01 to R-61.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class _RowsApplier(Protocol):
     """Applies a segment's rows and moves the checkpoint to its end; `last` closes the window."""
 
     def __call__(self, run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, last: bool) -> SegmentCounts:
-        """Rows and batches of this call."""
+        """The rows and batches that this call applied."""
 
 
 _APPLIERS: dict[str, _RowsApplier] = {
@@ -67,12 +68,13 @@ def apply_window(
     marks: LoopbackMarks | None = None,
     relay: WriteAhead | None = None,
 ) -> ApplyResult:
-    """Apply the window of `manifest`; call it again until it returns. `marks`: with loopback control.
+    """Apply the window of `manifest`; retry until it returns. `marks`: given with loopback control.
 
-    `relay` is given the window before the first write of it, and notified when it is downstream.
+    `relay` stores the window before its first write, and deletes it once the window is downstream.
 
     Raises LeaseHeld, TargetUnavailable, TargetBusy, Transient (asked to stop): try again. Raises CheckpointConflict,
-    Fenced, Drift, TargetRefused, Permanent: an operator must act. The checkpoint has moved only over whole segments.
+    Fenced, Drift, TargetRefused, Permanent: an operator must act. On an error the checkpoint has moved only over whole
+    segments.
     """
     started = time.monotonic()
     plans = source.segments()
@@ -100,7 +102,7 @@ def _apply(run: ApplyRun, source: StatementSource, plans: list[SegmentPlan], rel
     if open_or_resume(run):
         require_complete_ledger(run, source, plans)
     else:
-        # Left by an earlier window that was cut off at its end; an open window still needs its own.
+        # Copies left by an earlier window that was interrupted at its end. A resumed window still needs its copies.
         drop_copies(run)
     result = ApplyResult("applied", manifest.lo, manifest.hi)
     for plan in plans[run.progress.segment :]:
@@ -119,7 +121,7 @@ def _apply(run: ApplyRun, source: StatementSource, plans: list[SegmentPlan], rel
 
 
 def _try_segment(run: ApplyRun, source: StatementSource, plan: SegmentPlan, result: ApplyResult, *, last: bool) -> bool:
-    """False when a failing table was set aside: what is stored of the segment is known, so try again."""
+    """Apply a segment. False if a failing table was set aside: repeat it; the ledger knows what is stored already."""
     try:
         _apply_segment(run, source, plan, result, last=last)
     except BinlakeError as error:
@@ -154,7 +156,7 @@ def _apply_segment(
 def choose_mode(target: Target, plan: SegmentPlan) -> str:
     """The mode for the rows of `plan`: `auto` is atomic within the limits and parallel above them (hazards R-30).
 
-    Statements derived for mode ordered are applied in it, and no others are, whatever the configuration says now.
+    Only statements derived for mode ordered are applied in that mode, whatever the configuration says now.
     """
     if plan.ordered:
         return "ordered"
@@ -172,7 +174,7 @@ def _rows_applier(mode: str) -> _RowsApplier:
 
 
 def _require_expected(run: ApplyRun, plan: SegmentPlan) -> None:
-    """Tables that get rows, and those a DDL has just changed, are as the plan expects (R-13, R-18). Raises Drift."""
+    """Require the planned definition of each table that gets rows or had a DDL (R-13, R-18). Raises Drift."""
     after = plan.expected_after.tables if plan.expected_after is not None else {}
     getting = plan.expected.tables if plan.expected is not None else {}
     tables = {name: form for name, form in after.items() if form is not None} | {**getting}
@@ -186,7 +188,7 @@ def _require_expected(run: ApplyRun, plan: SegmentPlan) -> None:
 
 
 def _require_tiled(plans: list[SegmentPlan], manifest: ApplyManifest) -> None:
-    """Segments are numbered from 0, end ascending between lo and hi, and the last one ends at hi."""
+    """Require segments numbered from 0, with ascending ends between lo and hi, the last one at hi."""
     numbers = [plan.number for plan in plans]
     ends = [manifest.lo, *(plan.end_ts for plan in plans)]
     rising = all(a <= b for a, b in itertools.pairwise(ends))
@@ -199,8 +201,8 @@ def _require_tiled(plans: list[SegmentPlan], manifest: ApplyManifest) -> None:
 
 
 def _note_secondary_ts(run: ApplyRun) -> None:
-    """ts-map: the target's own timestamp once the last row of the window is committed (MISSION S3-07)."""
-    # Its columns are File, Position and more.
+    """Write ts-map: the target's own timestamp after the window's last row is committed (MISSION S3-07)."""
+    # The first two columns are File and Position.
     status = next(iter(run.session.rows("SHOW MASTER STATUS")), None)
     if status is None:
         return
@@ -210,5 +212,5 @@ def _note_secondary_ts(run: ApplyRun) -> None:
         run.checkpoints.write(session, replace(run.lock_unmoved_checkpoint(session), ts_map=ts_map))
         return ts_map
 
-    # The progress does not change: only the checkpoint shows whether a lost COMMIT is stored.
+    # The progress row does not change: only the checkpoint shows whether a COMMIT with a lost answer is stored.
     run.claim.transact(body, lambda session, noted: run.lock_unmoved_checkpoint(session).ts_map == noted)

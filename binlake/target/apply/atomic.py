@@ -20,8 +20,8 @@ from binlake.target.session.session import Session
 def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, last: bool) -> SegmentCounts:
     """Apply the rows of `plan` and move the checkpoint to its end; `last` closes the window.
 
-    Raises TargetRefused (a statement fails, or touches another number of rows than it must), Drift (a key that must be
-    there is not), Permanent (more rows or bytes than the target's limits).
+    Raises TargetRefused (a statement fails or touches an unexpected number of rows), Drift (a key that must be present
+    is missing), Permanent (more rows or bytes than the target's limits).
     """
     counts = SegmentCounts()
 
@@ -48,7 +48,7 @@ def _execute(run: ApplyRun, session: Session, source: StatementSource, plan: Seg
                 if part is not None:
                     run_batch(session, part)
                     counts.add(part)
-                # An attempt in another mode may have stored some of it: then it does not become visible at once.
+                # If an attempt in another mode stored some batches, the segment does not become visible all at once.
                 applied_as = AppliedAs.ALONE if recorded else AppliedAs.WHOLE_SEGMENT
                 ledger.add(session, batch, applied_as if part is batch else AppliedAs.ASIDE)
                 require_within(run.target, run.manifest.window, plan.number, counts.rows, counts.bytes)

@@ -1,6 +1,6 @@
-"""What every mode does with a segment's rows: run a batch, record and count it, and move the checkpoint at the end.
+"""What all modes do with a segment's rows: run a batch, record and count it, and finally move the checkpoint.
 
-A batch and its ledger row are one transaction of whichever connection has it (invariant 9).
+The connection that runs a batch writes it and its ledger row in one transaction (invariant 9).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from binlake.target.session.session import Session
 
 @dataclass
 class SegmentCounts:
-    """Rows and batches of stored transactions, the `bytes` of their text, and batches `passed_over`."""
+    """Rows and batches of stored transactions, the `bytes` of their text, and the batches `passed_over`."""
 
     rows: int = 0
     batches: int = 0
@@ -40,7 +40,7 @@ class SegmentCounts:
             self.bytes += sum(map(len, batch.sql))
 
     def pass_over(self) -> None:
-        """Count a batch that was not run, or only in part, as a table is set aside; from any thread."""
+        """Count a batch that was skipped or run only in part because a table is set aside; from any thread."""
         with self._lock:
             self.passed_over += 1
 
@@ -61,8 +61,8 @@ def _run_statement(session: Session, batch: StatementBatch, sql: str, expected: 
         raise TargetRefused(
             f"a statement touched {touched} rows instead of {expected}",
             where={**batch.where, **_row_in_statement(sql), "statement": sql_in_log(sql)[:200]},
-            hint="the target's rows differ from what the source had: compare the table (`binlake verify`); put the row"
-            " there as it was before that commit_ts and run finalize again, or rebuild the table",
+            hint="the target's rows differ from those the source had: compare the table (`binlake verify`); restore the"
+            " row to its state before that commit_ts and run finalize again, or rebuild the table",
         )
 
 
@@ -72,7 +72,7 @@ _ROW = re.compile(
 
 
 def _row_in_statement(sql: str) -> dict[str, object]:
-    """Which table, row and commit_ts a statement of mode ordered is about; its batch may hold several."""
+    """Table, row and commit_ts of a statement of mode ordered, as its batch may contain several tables."""
     match = _ROW.search(sql)
     if match is None or match["ts"] is None:
         return {}
@@ -84,21 +84,21 @@ def _row_in_statement(sql: str) -> dict[str, object]:
 
 
 class BatchApplier:
-    """The batches of one segment; shared by all connections. `counts`: what this run executed and stored."""
+    """Applies the batches of one segment; shared by all connections. `counts`: what this run executed and stored."""
 
     def __init__(self, run: ApplyRun, segment: int) -> None:
         self.counts = SegmentCounts()
         self._run = run
         self._ledger = Ledger.of(run.schema, run.manifest)
-        # Under the claim: no transaction of an earlier holder is open any more.
+        # Read under the claim: no transaction of an earlier holder is open any more.
         self._recorded = self._ledger.read_digests(run.session, segment)
 
     def is_recorded(self, batch: StatementBatch) -> bool:
-        """Whether an earlier run stored it. Raises CheckpointConflict for another text in its place."""
+        """Whether an earlier run stored `batch`. Raises CheckpointConflict if it stored another one in its place."""
         return is_recorded(batch, self._recorded)
 
     def apply(self, writer: FencedWriter, batch: StatementBatch) -> None:
-        """Execute and store it. Raises what `FencedWriter.transact` and `run_batch` raise."""
+        """Execute and store `batch`. Raises what `FencedWriter.transact` and `run_batch` raise."""
         writer.transact(partial(self._body, batch), self._is_stored)
         part = self.part_of(batch)
         if part is not None:
@@ -126,8 +126,8 @@ class BatchApplier:
 def finish_segment(run: ApplyRun, session: Session, plan: SegmentPlan, *, last: bool) -> Progress:
     """Move progress and checkpoint past `plan`, in the open transaction; `last` closes the window.
 
-    `consistent` stays false below exit_ts, as rows up to there may be on the target already, and while a table is set
-    aside: the target then equals the source at no commit_ts (invariant 8).
+    `consistent` stays false below exit_ts, because rows up to exit_ts may be on the target already. It also stays false
+    while a table is set aside: the target then equals the source at no commit_ts (invariant 8).
     """
     moved = run.progress.with_window_closed() if last else run.progress.with_segment_applied()
     write_progress(session, run.schema, moved)

@@ -1,7 +1,7 @@
-"""The copies of a window's kept rows: Binlake's tables next to the ledger, made before a segment, dropped with it.
+"""Makes and drops the copies of rows that a window keeps: Binlake's tables next to the ledger.
 
-What they hold is written by batches with ledger rows like any other (hazards R-12); only making and dropping them is
-outside a transaction, and either may be done twice.
+Their rows are written by ordinary batches with ledger rows (hazards R-12). Only creating and dropping the tables
+happens outside a transaction; both may be repeated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from binlake.target.segments import SegmentPlan
 
 
 def make_copies(run: ApplyRun, plan: SegmentPlan) -> None:
-    """Create an empty table like each one of which `plan` keeps rows, unless it exists already or is set aside."""
+    """Create an empty copy of each table whose rows `plan` keeps, unless it exists already or is set aside."""
     without = {qualified(db, table) for db, table in plan.tables if is_aside(run.aside, (db, table))}
     for copy, table in plan.copies:
         if table not in without:
@@ -23,7 +23,7 @@ def make_copies(run: ApplyRun, plan: SegmentPlan) -> None:
 
 
 def drop_copies(run: ApplyRun) -> None:
-    """Drop every copy of this replication; no window of it is open."""
+    """Drop every copy of this replication. Call it only when no copy is needed any more."""
     prefix = copy_prefix(run.manifest.replication)
     sql = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND LEFT(TABLE_NAME, %s) = %s"
     for name in run.session.column(sql, (run.schema, len(prefix), prefix)):

@@ -1,4 +1,4 @@
-"""Which window may be applied: the one that starts at the checkpoint, or exactly the one left open.
+"""Decides which window may be applied: one that starts at the checkpoint, or exactly the one that is open.
 
 Sources: invariants 7 and 8; hazards R-01, R-16, R-22, R-23; MISSION S3-05.
 """
@@ -28,13 +28,13 @@ from binlake.target.segments import SegmentPlan, StatementSource
 from binlake.target.session.session import Session
 from binlake.window.manifest import ApplyManifest
 
-_OTHER_SCHEMA = "give this replication a target.checkpoint-schema of its own, or `binlake checkpoint adopt`"
+_OTHER_SCHEMA = "set another target.checkpoint-schema for this replication, or run `binlake checkpoint adopt`"
 
 
 def is_window_applied(session: Session, schema: str, manifest: ApplyManifest) -> bool:
-    """True when the checkpoint is at or past the window's hi and nothing is left open (hazards R-01). Reads only.
+    """True when the checkpoint is at or past the window's hi and the window is closed (hazards R-01). Reads only.
 
-    A DDL at hi itself moves the checkpoint there before its segment is applied: that window is still open.
+    With a DDL at hi itself, the checkpoint reaches hi before the DDL's segment is applied: the window is still open.
     """
     checkpoint = CheckpointTable(schema, manifest.cluster_id).read(session)
     if checkpoint is None or checkpoint.commit_ts < manifest.hi:
@@ -44,9 +44,9 @@ def is_window_applied(session: Session, schema: str, manifest: ApplyManifest) ->
 
 
 def open_or_resume(run: ApplyRun) -> bool:
-    """In one transaction: consistent=false, exit_ts=hi and the manifest's digest; or resume the open window.
+    """Write consistent=false, exit_ts=hi and the manifest's digest in one transaction, or resume the open window.
 
-    True when it was open. Raises CheckpointConflict when the window is neither.
+    True when it was open. Raises CheckpointConflict when the window neither starts at the checkpoint nor is open.
     """
     start, resumed = run.commit_ts, False
 
@@ -62,9 +62,9 @@ def open_or_resume(run: ApplyRun) -> bool:
 
 
 def require_complete_ledger(run: ApplyRun, source: StatementSource, plans: Sequence[SegmentPlan]) -> None:
-    """The ledger of an open window has every batch of the segments already applied (hazards R-61).
+    """Require every batch of the applied segments in the open window's ledger (hazards R-61).
 
-    Raises CheckpointConflict: the target is a copy that lacks single transactions before others that it has.
+    Raises CheckpointConflict: the target is a copy that lacks some transactions but has later ones.
     """
     ledger = Ledger.of(run.schema, run.manifest)
     for plan in plans[: run.progress.segment]:
@@ -74,14 +74,14 @@ def require_complete_ledger(run: ApplyRun, source: StatementSource, plans: Seque
         lacking = next((batch for batch in batches if not is_recorded(batch, recorded)), None)
         if lacking is not None:
             raise CheckpointConflict(
-                "the target is past a segment of which its ledger lacks a batch: it is a copy with gaps",
+                "the ledger lacks a batch of a segment that the target has already passed: it is a copy with gaps",
                 where={"window": run.manifest.window, **lacking.where},
                 hint="restore the target from a consistent copy: what else this copy lacks is unknown",
             )
 
 
 def _open(run: ApplyRun, session: Session) -> tuple[Progress, int, bool]:
-    """The window's progress, the checkpoint that it continues from, whether it was open."""
+    """The window's progress, the checkpoint to continue from, and whether the window was open."""
     manifest = run.manifest
     require_owner(session, run.schema, manifest.cluster_id, manifest.replication, hint=_OTHER_SCHEMA)
     checkpoint = run.lock_checkpoint(session)
@@ -112,7 +112,7 @@ def _require_same(progress: Progress, manifest: ApplyManifest) -> None:
         raise CheckpointConflict(
             f"the window {progress.open_lo}-{progress.open_hi} is open on the target and must be finished first",
             where={"window": manifest.window, "open_manifest": progress.manifest, "manifest": manifest.digest()},
-            hint="finalize the open window with the manifest it was opened with",
+            hint="finalize the open window with the manifest that it was opened with",
         )
 
 

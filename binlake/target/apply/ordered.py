@@ -1,9 +1,9 @@
-"""Applies a segment's changes in commit order: round by round, the queues of a round over many connections.
+"""Applies a segment's changes in commit order: round by round, with a round's queues spread over many connections.
 
-What may run side by side was decided when the statements were derived (`binlake.changes.ordered`), so any timing
-gives the rows of serial execution. Each batch is stored together with its ledger row (invariant 9), so an interrupted
-run continues exactly. Between two rounds the checkpoint may move to the last transaction that is downstream as a whole
-(invariant 8).
+What may run concurrently was decided when the statements were derived (`binlake.changes.ordered`), so any timing gives
+the same rows as serial execution. Each batch is stored together with its ledger row (invariant 9), so an interrupted
+run resumes exactly where it stopped. Between two rounds the checkpoint may move to the last transaction that is
+completely downstream (invariant 8).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class _Segment:
 
     @property
     def counts(self) -> SegmentCounts:
-        """What was executed and stored."""
+        """The rows and batches that were executed and stored."""
         return self._batches.counts
 
     def apply_round(self, batches: list[StatementBatch]) -> None:
-        """Apply what is missing of one round. Everything before it is downstream."""
+        """Apply the batches of one round that are not stored yet. All earlier rounds are downstream."""
         self._move_checkpoint(batches[0].whole_ts)
         queues: dict[int, list[StatementBatch]] = {}
         for batch in batches:
@@ -72,7 +72,7 @@ class _Segment:
             self._batches.apply(writer, batch)
 
     def _move_checkpoint(self, whole_ts: int) -> None:
-        """Record the target's position now and then; `consistent` stays false, as later rows are on the target too."""
+        """Move the checkpoint every few seconds. `consistent` stays false, as later rows are on the target too."""
         if whole_ts <= self._run.commit_ts or time.monotonic() - self._moved_at < CHECKPOINT_S:
             return
 

@@ -1,8 +1,9 @@
-"""Applies a segment's rows over many connections: phases with barriers, then presence; one transaction a batch.
+"""Applies a segment's rows over many connections: phases with barriers, then presence checks.
 
-Inside a phase any order gives the same, and so does running it again (invariant 6). Each batch is stored together with
-its ledger row (invariant 9), so an interrupted run continues exactly, tables without a key too. Readers see the
-segment grow, and moved rows missing for a while (hazards R-37): `consistent` is false until its end.
+Each batch is one transaction. Within a phase any order gives the same result, and so does a repetition (invariant 6).
+Each batch is stored together with its ledger row (invariant 9), so an interrupted run resumes exactly where it stopped,
+even for tables without a key. Readers see the segment grow, and moved rows are missing for a while (hazards R-37):
+`consistent` is false until the segment's end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, las
     """Apply the rows of `plan`, then move the checkpoint to its end; `last` closes the window.
 
     Raises what the first connection that failed raised, once all have stopped: TargetRefused, TargetBusy,
-    TargetUnavailable, Fenced; Drift when a written key is missing in the end.
+    TargetUnavailable, Fenced; Drift when a written key is missing after the last phase.
     """
     with PresenceChecks() as presence:
         segment = _Segment(run, plan, presence)
@@ -44,11 +45,11 @@ class _Segment:
 
     @property
     def counts(self) -> SegmentCounts:
-        """What was executed and stored."""
+        """The rows and batches that were executed and stored."""
         return self._batches.counts
 
     def apply(self, writer: FencedWriter, batch: StatementBatch) -> None:
-        """Apply a batch unless it is stored already; its keys must be present in the end either way."""
+        """Apply a batch unless it is stored already. Either way its keys must be present after the last phase."""
         self._run.claim.check()
         if not self._batches.is_recorded(batch):
             self._batches.apply(writer, batch)
@@ -57,7 +58,7 @@ class _Segment:
 
 
 def _connections(run: ApplyRun, plan: SegmentPlan) -> int | None:
-    """A connection costs more than a batch: open one only for several batches."""
+    """The number of connections to use: opening one costs more than a batch, so each must get several batches."""
     return None if plan.rows is None else 1 + plan.rows // (_BATCHES_A_CONNECTION * run.target.batch_rows)
 
 

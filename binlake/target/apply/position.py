@@ -1,9 +1,8 @@
-"""A target's position, read without writing: what plan and compact ask before they decide a window (R-43).
+"""Reads a target's position, without writing. plan and compact need it to decide on a window (R-43).
 
-It also decides the form of the next window's writes (data-migration 1.8; R-59). The exit point is the greatest
-commit_ts that an apply was ever started for. Nothing after it was written, so a window that starts there at a clean
-checkpoint finds the target exactly as the source was. Retries of a window need no safe mode: the ledger knows each
-batch.
+The position also decides the form of the next window's writes (data-migration 1.8; R-59). The exit point is the
+greatest commit_ts that an apply was ever started for. Nothing above it was written, so at a clean checkpoint there the
+target equals the source. Retries of a window need no safe mode, because the ledger records each batch.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ Forms = Literal["safe", "plain"]
 
 
 def read_checkpoint(replication: Replication, cluster_id: int) -> Checkpoint | None:
-    """The checkpoint of the SQL sink; None without a sink, or when table or row are missing.
+    """The checkpoint of the SQL sink; None without a sink, or when the table or the row is missing.
 
-    Cluster id 0 means the only row. Raises TargetUnavailable, TargetRefused, CheckpointConflict.
+    Cluster id 0 selects the only row. Raises TargetUnavailable, TargetRefused, CheckpointConflict.
     """
     if replication.target is None:
         return None
@@ -45,9 +44,12 @@ def read_checkpoint_ts(replication: Replication, cluster_id: int) -> int | None:
 
 @dataclass(frozen=True)
 class Position:
-    """A target's position: `commit_ts` (None before its first window), the window it holds `opened`, the bytes that
-    one packet to it may have, the form that the next window's writes need, its tables that are set `aside`, and the
-    commit_ts up to which rows may be there while no window is open (`exit_ts`)."""
+    """A target's position.
+
+    `commit_ts`: its checkpoint, None before the first window; `opened`: the open window; `max_packet`: bytes that one
+    packet to it may have; `forms`: the form that the next window's writes need; `aside`: the tables that are set aside;
+    `exit_ts`: the commit_ts up to which rows may be on the target while no window is open.
+    """
 
     commit_ts: int | None
     opened: Progress | None
@@ -62,7 +64,7 @@ class Position:
         return None if self.opened is None else self.opened.window
 
     def after_window(self, target: Target, hi: int) -> Position:
-        """The position of `target` once the next window, up to `hi`, is applied and nothing else has happened there."""
+        """The position of `target` after the next window, up to `hi`, is applied and nothing else has changed it."""
         exit_ts = max(self.exit_ts, hi)
         forms = choose_forms(target, Checkpoint(hi, consistent=True), exit_ts)
         return replace(self, commit_ts=hi, opened=None, forms=forms, exit_ts=exit_ts)
@@ -78,14 +80,14 @@ def read_position(target: Target, replication: str, cluster_id: int) -> Position
         opened = _open_progress(session, target, cluster_id, replication)
         packet = session.max_packet()
         aside = read_aside(session, target.checkpoint_schema, cluster_id)
-        # An open window has its form in its manifest.
+        # The form of an open window is in its manifest.
         exit_ts = _exit_point(session, target, cluster_id, checkpoint) if opened is None else 0
     if opened is not None and opened.replication != replication:
         raise CheckpointConflict(
             f"the replication {opened.replication} holds the window {opened.open_lo}-{opened.open_hi}"
             " open on this target",
             where={"cluster": cluster_id, "schema": target.checkpoint_schema, "task": replication},
-            hint=f"let {opened.replication} finish it, or take its place: `binlake checkpoint adopt --close-window`",
+            hint=f"let {opened.replication} finish it, or take over: `binlake checkpoint adopt --close-window`",
         )
     forms = choose_forms(target, checkpoint, exit_ts)
     commit_ts = checkpoint.commit_ts if checkpoint else None
@@ -101,7 +103,7 @@ def read_tables_aside(replication: Replication, cluster_id: int) -> list[AsideTa
 
 
 def read_open_window(replication: Replication, cluster_id: int) -> Progress | None:
-    """The window that was begun on the target and not finished; None without one. Raises as `read_checkpoint`."""
+    """The window that was started but not finished on the target, or None. Raises as `read_checkpoint`."""
     if replication.target is None:
         return None
     with closing(Session(replication.target)) as session:
@@ -118,29 +120,29 @@ def _open_progress(session: Session, target: Target, cluster_id: int, replicatio
 
 
 def _exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Checkpoint | None) -> int:
-    # A drainer's target has the checkpoint, but none of our tables.
+    # A drainer's target has the checkpoint table, but not Binlake's other tables.
     if tables_exist(session, target.checkpoint_schema):
         return read_exit_point(session, target, cluster_id, checkpoint)
     return estimate_exit_point(target, checkpoint)
 
 
 def read_exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Checkpoint | None) -> int:
-    """The commit_ts up to which rows may be on the target, while no window is open; 0 when there is no sign of any.
+    """The commit_ts up to which rows may be on the target while no window is open; 0 if nothing indicates rows.
 
-    A replication that gave up its window counts too. Raises as `estimate_exit_point`.
+    Windows that another replication abandoned count too. Raises as `estimate_exit_point`.
     """
     condition = " WHERE clusterID = %s" if cluster_id else ""
     sql = f"SELECT MAX(exit_ts) FROM {qualified(target.checkpoint_schema, 'binlake_progress')}{condition}"
     recorded = int(session.value(sql, (cluster_id,) if cluster_id else ()) or 0)
     if recorded and read_aside(session, target.checkpoint_schema, cluster_id):
-        # It is unclean because of these tables, which get no rows.
+        # The checkpoint is unclean only because of the tables set aside, which get no rows.
         return recorded
-    # Our windows are passed, and still it is unclean: a drainer has been at work since.
+    # The checkpoint is past our windows and still unclean: a drainer has written since.
     return max(recorded, estimate_exit_point(target, checkpoint) if _is_passed(recorded, checkpoint) else 0)
 
 
 def estimate_exit_point(target: Target, checkpoint: Checkpoint | None) -> int:
-    """Where none is recorded: safe-mode-duration-s of commit time after an unclean checkpoint, else 0.
+    """The exit point if none is recorded: safe-mode-duration-s of commit time after an unclean checkpoint, else 0.
 
     Raises CheckpointConflict when safe-mode is auto and that duration is 0 (S4-41).
     """
@@ -150,17 +152,17 @@ def estimate_exit_point(target: Target, checkpoint: Checkpoint | None) -> int:
         raise CheckpointConflict(
             "another writer left this checkpoint in the middle of its work, and safe-mode-duration-s is 0",
             where={"commit_ts": checkpoint.commit_ts},
-            hint="set target.safe-mode-duration-s to the commit time that it may have been ahead",
+            hint="set target.safe-mode-duration-s to the seconds of commit time by which it may have been ahead",
         )
     physical = tso.physical(checkpoint.commit_ts) + int(target.safe_mode_duration_s * 1000)
     return tso.compose(physical, tso.logical(checkpoint.commit_ts))
 
 
 def choose_forms(target: Target, checkpoint: Checkpoint | None, exit_ts: int) -> Forms:
-    """The form of the next window's writes; a window that begins below `exit_ts` is safe as a whole (S4-40)."""
+    """The form of the next window's writes. A window that starts below `exit_ts` is written in safe mode (S4-40)."""
     if target.safe_mode != "auto":
         return "plain" if target.safe_mode == "never" else "safe"
-    # Without a checkpoint it is unknown what the tables were filled with.
+    # Without a checkpoint, which rows the tables already have is unknown.
     return "safe" if checkpoint is None or checkpoint.commit_ts < exit_ts else "plain"
 
 

@@ -1,4 +1,4 @@
-"""Compares the tables of both sides before the first write: what is refused, what to do, which triggers fire.
+"""Compares source and target tables before the first write: reports refusals, remedies and triggers that fire.
 
 Rules: hazards R-12, R-13; MISSION S4-26, S4-27. Reads only.
 """
@@ -27,11 +27,12 @@ _CASCADES = frozenset({"CASCADE", "SET NULL", "SET DEFAULT"})
 
 @dataclass(frozen=True)
 class TableReport:
-    """One table of the target.
+    """The report on one table of the target.
 
-    `verdict`: `alike`; `preserve`: it has `own` columns or keys whose values are kept; `partial`: the columns
-    `left_out` are not written; `accepted`: it differs as the configuration allows; `refused`, `missing`: nothing can be
-    written. `refusals` says why, `ways` what to do; `differences` are all of them, `warnings` do not refuse.
+    `verdict`: `alike`; `preserve`: the target has columns (`own`) or keys that the source lacks, whose values are kept;
+    `partial`: the columns `left_out` are not written; `accepted`: it differs as the configuration allows; `refused`,
+    `missing`: nothing can be written. `refusals`: why it is refused; `ways`: what to do; `differences`: all
+    differences; `warnings`: notes that refuse nothing.
     """
 
     db: str
@@ -50,7 +51,7 @@ class TableReport:
 
 
 def preflight(session: Session, target: Target, tables: Iterable[TableDef]) -> list[TableReport]:
-    """A report of each of `tables`, which are the source's under the target's names. Raises TargetRefused."""
+    """A report on each of `tables`: definitions of the source with the target's names. Raises TargetRefused."""
     wanted = [table for table in tables if table.kind == "table"]
     warnings = _read_warnings(session, {table.db for table in wanted})
     expected = expect_tables(wanted, target.db_type)
@@ -65,18 +66,18 @@ def preflight(session: Session, target: Target, tables: Iterable[TableDef]) -> l
 
 
 def require_fit(reports: Sequence[TableReport], where: dict[str, object]) -> None:
-    """Raises Drift when an existing table is refused. A missing one is refused once it gets rows."""
+    """Raises Drift when an existing table is refused. A missing table is refused only when it gets rows."""
     found = [f"{r.db}.{r.table}: {text}" for r in reports if r.verdict == "refused" for text in r.refusals]
     if found:
         raise drift_error(found, where)
 
 
 def find_stopping_reports(target: Target, reports: Sequence[TableReport], aside: Collection[Name]) -> list[TableReport]:
-    """The `reports` that may stop a window: without tables that are set `aside` or that finalize will set aside."""
+    """The `reports` that may stop a window: none of tables that are set `aside` or that finalize will set aside."""
     candidates = [report for report in reports if not is_aside(aside, (report.db, report.table))]
     if target.on_table_error == "stop":
         return candidates
-    # finalize finds differing tables by itself; for the rest no table can be set aside.
+    # finalize itself sets aside tables that differ. Setting a table aside does not help against other refusals.
     return [report for report in candidates if set(report.refusals) - set(report.differences)]
 
 
@@ -116,14 +117,14 @@ def _choose_verdict(shape: TableShape, refusals: Sequence[str], accepted: bool) 
 
 def _list_mode_refusals(target: Target, shape: TableShape) -> list[str]:
     if shape.kept and target.mode == "ordered" and target.safe_mode == "always":
-        return ["mode ordered with safe-mode = always would wipe the target's own columns"]
+        return ["mode ordered with safe-mode = always would erase the values of the target's own columns"]
     return []
 
 
 def _list_ways(
     table: TableDef, option: TargetTable | None, differences: Sequence[StructureDifference], refusals: Sequence[str]
 ) -> list[str]:
-    """What an operator can do, the least invasive first."""
+    """What an operator can do, least invasive first."""
     weights = {one.weight for one in differences}
     place = f'[[target.tables]] db-name = "{table.db}", tbl-name = "{table.name}"'
     ways = []
@@ -142,8 +143,8 @@ def _list_ways(
 
 def _describe_ignoring(table: TableDef) -> str:
     return (
-        f'leave it out: [[filter.ignore-table]] with the source\'s name of "{table.db}"."{table.name}" (of windows that'
-        f" are not merged yet); or for a time: `binlake table aside --table {table.db}.{table.name}`"
+        f'leave it out: [[filter.ignore-table]] with the source\'s name of "{table.db}"."{table.name}" (it affects only'
+        f" windows that are not merged yet); or temporarily: `binlake table aside --table {table.db}.{table.name}`"
     )
 
 
@@ -182,7 +183,7 @@ def _read_trigger_warnings(session: Session, db: str) -> Iterator[tuple[str, str
     )
     for trigger in session.records(_Trigger, sql, (db,)):
         when = f"{trigger.timing} {trigger.event}"
-        text = f"trigger {trigger.name} ({when}) fires for what we write, and REPLACE is a DELETE and an INSERT"
+        text = f"trigger {trigger.name} ({when}) fires for Binlake's writes; a REPLACE is a DELETE and an INSERT"
         yield trigger.table, text
 
 
@@ -194,5 +195,5 @@ def _read_cascade_warnings(session: Session, db: str) -> Iterator[tuple[str, str
     )
     for key in session.records(_ForeignKey, sql, (db,)):
         if _CASCADES & {key.on_update.upper(), key.on_delete.upper()}:
-            text = f"foreign key {key.name} of {key.child} cascades, but not for what we write (foreign_key_checks = 0)"
+            text = f"foreign key {key.name} of {key.child} cascades, but not for our writes (foreign_key_checks = 0)"
             yield key.parent, text

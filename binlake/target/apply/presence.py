@@ -1,8 +1,8 @@
-"""Whether rows with given keys are on the target.
+"""Checks whether rows with given keys are on the target.
 
-After all writes of a segment every key that must exist does: a REPLACE may have removed an earlier row, since a
-collation or a unique key that only the target has silently makes two rows one (invariant 6, hazards R-13). A few keys
-are looked up by key, so the cost does not depend on the size of the table.
+After a segment's writes, Binlake checks that each key that must exist does. A REPLACE may have removed an earlier row:
+a collation or a unique key that only the target has silently merges two rows (invariant 6, hazards R-13). Rows are
+looked up by key, so the cost does not depend on the size of the table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PresenceCheck(NamedTuple):
 
 
 class PresenceChecks:
-    """The checks of a segment, gathered while its batches run, from any thread; on disk when there are many."""
+    """The checks of a segment, collected from any thread while its batches run; spooled to disk when there are many."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,14 +57,14 @@ class PresenceChecks:
         self._file.close()
 
     def expect(self, batch: StatementBatch) -> None:
-        """Remember which keys must be present once the segment's rows are written, now or by an earlier run."""
+        """Add the check of `batch`, whether its rows are written now or were written by an earlier run."""
         if batch.verify_sql:
             text = json.dumps([batch.verify_sql, batch.verify_rows, batch.where, (batch.db, batch.table)])
             with self._lock:
                 self._file.write(text + "\n")
 
     def groups(self, max_packet: int) -> Iterator[list[PresenceCheck]]:
-        """The checks in groups for `require_present`, below `max_packet` bytes of text unless a single one has more."""
+        """Group the checks for `require_present`: less than `max_packet` bytes of text, unless one check has more."""
         self._file.seek(0)
         group: list[PresenceCheck] = []
         size, most = 0, min(_QUERY_BYTES, max_packet // 2)
@@ -80,7 +80,7 @@ class PresenceChecks:
 
 
 def require_present(session: Session, group: list[PresenceCheck]) -> None:
-    """One round trip for many checks: each is a query of one number. Raises Drift."""
+    """Run the checks in one round trip; each is a subquery that counts keys. Raises Drift."""
     (counts,) = session.rows("SELECT " + ", ".join(f"({check.sql})" for check in group))
     for check, present in zip(group, counts, strict=True):
         if int(present) != check.rows:
@@ -95,7 +95,7 @@ def require_present(session: Session, group: list[PresenceCheck]) -> None:
 
 
 def find_present_keys(session: Session, table: TableDef, keys: Sequence[Key]) -> list[int]:
-    """The indexes of the `keys` that have a row in the target's `table`; none where it lacks these columns.
+    """The indexes of the `keys` that have a row in the target's `table`; empty if it or a key column does not exist.
 
     Raises TargetRefused, TargetUnavailable.
     """

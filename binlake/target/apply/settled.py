@@ -1,7 +1,7 @@
-"""The target between two windows: for changes that are not a window, under the same claim and ledger.
+"""Changes to the target between two windows, under the same claim and ledger as a window.
 
-A change is applied at one checkpoint only: each transaction locks and checks the row (hazards R-01, R-02).
-Meanwhile no window is applied; finalize waits as for any other holder of the lease.
+A change is valid at one checkpoint only: each transaction locks and checks the checkpoint row (hazards R-01, R-02).
+Meanwhile no window is applied: finalize waits as for any other holder of the lease.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from binlake.target.session.stopping import StopFlag
 from binlake.target.session.tables import create_tables
 
 _FIRST_FREE = 1 << 31
-"""Ledger segments from here on are numbered consecutively; those below get their number from their content."""
+"""From this number on, ledger segments are numbered consecutively; lower numbers are derived from the content."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class _Recorded:
 class SettledTarget:
     """The target between two windows, claimed for `replication` while the context is open.
 
-    Raises LeaseHeld while another process applies, Transient while a window is open, CheckpointConflict when the row is
-    another replication's.
+    Raises LeaseHeld while another process applies, Transient while a window is open, CheckpointConflict when the
+    checkpoint belongs to another replication.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class SettledTarget:
         return self._claim.session
 
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint. Raises CheckpointConflict if it is another's, Transient unless it is between two windows."""
+        """The checkpoint. Raises CheckpointConflict if another replication owns it, Transient if a window is open."""
         checkpoint = self._checkpoints.read(self.session)
         if checkpoint is None:
             raise ConfigError("the target has no checkpoint: nothing was applied to it")
@@ -108,7 +108,7 @@ class SettledTarget:
                     "commit_ts": checkpoint.commit_ts,
                     "open_window": window,
                 },
-                hint="let its window end (`binlake stage finalize`, or the schedule), then run this again",
+                hint="let its window finish (`binlake stage finalize`, or the schedule), then run this again",
             )
         return checkpoint
 
@@ -117,9 +117,9 @@ class SettledTarget:
         return read_aside(self.session, self._schema, self._cluster_id)
 
     def bring_back(self, table: AsideTable, ts: int) -> None:
-        """Stop setting `table` aside: it equals the source's at checkpoint `ts`.
+        """Stop setting `table` aside: it equals the source's table at checkpoint `ts`.
 
-        After the last one the target equals the source again: `consistent` is true. Raises as `apply`.
+        Once no table is set aside, the target equals the source again and `consistent` is true. Raises as `apply`.
         """
 
         def body(session: Session) -> AsideTable:
@@ -137,9 +137,9 @@ class SettledTarget:
     def apply(self, batches: Sequence[StatementBatch], ts: int, *, once: bool = False, consistent: bool = True) -> int:
         """Run `batches` at checkpoint `ts`, each transaction with its ledger rows; returns the rows they touched.
 
-        One transaction as far as `target.max-segment-rows` allows. `once`: skip what the ledger has at this checkpoint.
-        `consistent` False: from then on the target does not equal the source at its checkpoint.
-        Raises CheckpointConflict when the checkpoint is another one, and what applying rows raises.
+        A transaction has at most `target.max-segment-rows` rows unless one batch has more. `once`: skip what the ledger
+        has at this checkpoint. `consistent` False: from then on the target does not equal the source at its checkpoint.
+        Raises CheckpointConflict when the checkpoint is not at `ts`, and what applying rows raises.
         """
         done = 0
         for group in _group_batches(batches, self._target.max_segment_rows):
@@ -187,8 +187,8 @@ class SettledTarget:
         checkpoint = self._checkpoints.read(session, lock=True)
         if checkpoint is None or checkpoint.commit_ts != ts:
             raise CheckpointConflict(
-                "the target is not at the checkpoint that this was made for: older rows must never overwrite newer "
-                "ones",
+                "the target is not at the checkpoint that this change was made for: older rows must never overwrite "
+                "newer ones",
                 where={"made_for": ts, "checkpoint": checkpoint.commit_ts if checkpoint else "none"},
                 hint="run verify again: it checks again what still differs",
             )

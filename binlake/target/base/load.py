@@ -1,7 +1,7 @@
-"""Load a dump into an empty target: one window (0, B] through the same guarded apply as every other.
+"""Loads a dump into an empty target as one window (0, B], through the same guarded apply as every other window.
 
-So it has one writer (lease, fence), a ledger row in the transaction of each batch, `consistent = false` until its end,
-and then a checkpoint at B. A load that was killed continues where it stopped; a finished one does nothing.
+So the load has one writer (lease, fence), a ledger row in the transaction of each batch, `consistent = false` until its
+end, and then a checkpoint at B. A killed load continues where it stopped; repeating a finished load does nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Base:
 
     @cached_property
     def dump(self) -> DumpFolder:
-        """Its files. Raises ConfigError."""
+        """The files of the dump. Raises ConfigError."""
         return read_dump_folder(self.folder)
 
 
@@ -45,7 +45,8 @@ class Base:
 class BaseTask:
     """The replication that a base is loaded for: its progress row at the target (`name`, `cluster_id`) and its rules.
 
-    `config_hash`: of what decides the rows; `new_collation`: that of the source; `marks`: with loopback control.
+    `config_hash`: hash of the settings that decide the rows; `new_collation`: the source's setting; `marks`: given with
+    loopback control.
     """
 
     name: str
@@ -64,7 +65,7 @@ class BaseTask:
 
 
 def find_base(folder: Path, commit_ts: int | None = None) -> Base:
-    """The dump in `folder`; `commit_ts`: where its metadata does not say it. Raises ConfigError."""
+    """The dump in `folder`. Give `commit_ts` if its metadata has none. Raises ConfigError."""
     try:
         place = read_dump_position(folder).commit_ts
     except ConfigError:
@@ -74,16 +75,16 @@ def find_base(folder: Path, commit_ts: int | None = None) -> Base:
         place = 0
     if place and commit_ts not in (None, place):
         raise ConfigError(
-            "the dump's metadata says another commit_ts",
+            "the dump's metadata has another commit_ts",
             where={"folder": folder, "metadata": place, "base-ts": commit_ts},
             hint="leave --base-ts out: it is for dumps of MySQL and MariaDB",
         )
     place = place or commit_ts or 0
     if not place:
         raise ConfigError(
-            "the dump is one of MySQL or MariaDB: its metadata has a position in the source's log, not a commit_ts",
+            "the dump is from MySQL or MariaDB: its metadata has a position in the source's log, not a commit_ts",
             where={"folder": folder},
-            hint="give --base-ts, the commit_ts of the last transaction that the dump has",
+            hint="give --base-ts: the commit_ts of the last transaction that the dump contains",
         )
     return Base(folder, place)
 
@@ -91,23 +92,24 @@ def find_base(folder: Path, commit_ts: int | None = None) -> Base:
 def load_base(
     target: Target, task: BaseTask, base: Base, *, hook: Hook | None = None, stop: StopFlag | None = None
 ) -> ApplyResult:
-    """Bring the dump to `target`, and the checkpoint of `task` to the dump's commit_ts.
+    """Load the dump into `target` and set the checkpoint of `task` to the dump's commit_ts.
 
-    State `already` where the checkpoint is at or behind it. Raises ConfigError for a dump that cannot be loaded whole,
-    CheckpointConflict for a target that has rows of its tables or another checkpoint, and what `apply_window` raises.
+    The result's state is `already` if the checkpoint is at or past that commit_ts. Raises ConfigError for a dump that
+    cannot be loaded completely, CheckpointConflict for a target that has rows in the dump's tables or another
+    checkpoint, and what `apply_window` raises.
     """
     position = read_position(target, task.name, task.cluster_id)
     if _is_loaded(position, base):
         return ApplyResult("already", 0, base.commit_ts)
     statements = DumpStatements(base.dump, base.commit_ts, task.rules, target.db_type, new_collation=task.new_collation)
     _require_empty_target(position, base, target, statements)
-    # Before anything is written: an incompletely copied dump is refused as a whole.
+    # Checked before the first write: an incompletely copied dump is refused as a whole.
     rows, digest = statements.check_rows(position.max_packet)
     manifest = ApplyManifest(
         task.name, "sql", task.cluster_id, 0, base.commit_ts, task.config_hash, "plain", "", "",
         digest, len(statements.segments()), rows, 0, (),
     )  # fmt: skip
-    # Regardless of the mode of its windows: a base is too large for one transaction, and its rows have no order.
+    # Whatever the configured mode: a base is too large for one transaction, and its rows have no order.
     loading = target.model_copy(update={"mode": "parallel"})
     try:
         return apply_window(loading, manifest, statements, hook=hook, stop=stop, marks=task.marks)
@@ -121,23 +123,23 @@ def _is_loaded(position: Position, base: Base) -> bool:
 
 
 def _require_empty_target(position: Position, base: Base, target: Target, statements: DumpStatements) -> None:
-    """The target has nothing of the dump yet, or part of this load. Raises CheckpointConflict."""
+    """Require a target with no row of the dump, or with this load in progress. Raises CheckpointConflict."""
     opened = position.window
     if opened == (0, base.commit_ts):
         return
     if opened is not None or position.commit_ts is not None:
         raise CheckpointConflict(
-            "the target has a checkpoint already, before the dump",
+            "the target already has a checkpoint, which is older than the dump",
             where={"commit_ts": position.commit_ts, "dump": base.commit_ts, "folder": base.folder},
-            hint="restore without --base, from its checkpoint on; or take an empty target",
+            hint="restore without --base, from its checkpoint on; or use an empty target",
         )
     with closing(Session(target)) as session:
         filled = [".".join(name) for name in statements.target_names() if _has_rows(session, *name)]
     if filled:
         raise CheckpointConflict(
-            "tables of the dump have rows at the target already",
+            "tables of the dump already have rows at the target",
             where={"target": f"{target.host}:{target.port}", "tables": ", ".join(filled[:5]), "count": len(filled)},
-            hint="take an empty target; or, where they are those of the dump, give --base its commit_ts",
+            hint="use an empty target; or, if these are the dump's rows, give --base the dump's commit_ts",
         )
 
 

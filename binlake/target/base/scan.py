@@ -1,7 +1,7 @@
-"""Splits a dump's data file into its INSERT statements without parsing: strings and comments are skipped whole.
+"""Splits a dump's data file into its INSERT statements. Strings and comments are skipped whole, without parsing.
 
-Rule: a statement is the bytes of the file from one `;` outside strings to the next, and the groups in parentheses
-after its VALUES are its rows. Session settings that a file asks for are followed or refused, never ignored.
+Rule: a statement is the bytes between two `;` outside strings, and its rows are the groups in parentheses after VALUES.
+Session settings in a file are either followed or refused, never ignored.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _BLOCK = 1 << 20
 _STRINGS = rb"""'[^'\\]*+(?>(?:(?:\\[0nrZ'"\\]|'')[^'\\]*+)*)'|"[^"\\]*+(?>(?:(?:\\[0nrZ'"\\]|"")[^"\\]*+)*)\""""
 _PIECE = rb"""[^'"`;()/-]++|-(?!-)|/(?!\*)|`(?>(?:[^`]++|``)*)`|""" + _STRINGS
 _PLAIN = re.compile(rb"(?>(?:\)|" + _PIECE + rb")+)", re.S)
-"""What neither ends a statement nor begins a row. A string that continues in the next block does not match."""
+"""Text that neither ends a statement nor begins a row. A string that continues in the next block does not match."""
 _NOTE = rb"/\*.*?\*/|--(?=[ \t\r\n])[^\n]*\n|--(?![ \t\r\n])"
 _COMMENT = re.compile(_NOTE, re.S)
 _INSIDE = _PIECE + rb"|" + _NOTE
 _ROW = re.compile(rb"\((?>(?:%b|\((?>(?:%b|\((?>(?:%b)*)\))*)\))*)\)" % (_INSIDE, _INSIDE, _INSIDE), re.S)
-"""A row, or a list of columns: what is between parentheses, with those of functions inside (CONVERT of mydumper)."""
+"""A row or a list of columns in parentheses, which may contain function calls (CONVERT of mydumper)."""
 _ODD_ESCAPE = re.compile(
     rb"(?>(?:[();]|" + _PIECE + rb"|" + _NOTE + rb""")*)"""
     rb"""(?:'(?>(?:[^'\\]|\\[0nrZ'"\\]|'')*)|"(?>(?:[^"\\]|\\[0nrZ'"\\]|"")*))"""
     rb"""\\[^0nrZ'"\\]""",
     re.S,
 )
-"""A string with a backslash that does not begin a known escape: in such a file backslashes are ordinary characters."""
+"""A string with a backslash that begins no known escape: such a file uses backslashes as ordinary characters."""
 _LEADING = re.compile(rb"(?:\s+|/\*.*?\*/|--[ \t\r\n][^\n]*\n)*", re.S)
 _INSERT = re.compile(
     rb"(?:INSERT|REPLACE)\s+(?:IGNORE\s+)?INTO\s+(?:(?:`(?:[^`]|``)+`|[\w$]+)\s*\.\s*)?(?:`(?:[^`]|``)+`|[\w$]+)",
@@ -46,7 +46,7 @@ _SETTINGS = (
     (re.compile(rb"(?<!@)\bTIME_ZONE\s*=\s*'([^']*)'", re.I), rb"[+-]0?0:00|UTC"),
     (re.compile(rb"(?<!@)\bSQL_MODE\s*=\s*'([^']*)'", re.I), rb"(?!.*(?:NO_BACKSLASH_ESCAPES|ANSI)).*"),
 )
-"""Settings that a file may ask for, with the values that are supported here."""
+"""Session settings that a file may contain, with the values that are supported here."""
 _PASSED_OVER = re.compile(rb"(?:SET|USE|LOCK|UNLOCK|START|BEGIN|COMMIT)\b", re.I)
 
 
@@ -59,9 +59,9 @@ class DumpedRows:
 
 
 def read_inserts(file: Path, stream: BinaryIO, table: str) -> Iterator[DumpedRows]:
-    """The INSERT statements of `file`, all into `table`, in order.
+    """The INSERT statements of `file`, in order. All must insert into `table`.
 
-    Raises ConfigError for a file that is cut off, damaged or no dump, or that is to be read in another way.
+    Raises ConfigError for a file that is cut off, damaged or not a dump, or that needs other session settings.
     """
     for text, groups in _cut_statements(file, stream):
         start = _LEADING.match(text)
@@ -73,7 +73,7 @@ def read_inserts(file: Path, stream: BinaryIO, table: str) -> Iterator[DumpedRow
         if head is None:
             raise _refused_error(file, "has a statement that is not an INSERT", body)
         if _read_table_name(head[0]) != table:
-            raise _refused_error(file, "has rows of another table than its name says", body)
+            raise _refused_error(file, "has rows of a table other than the one in its name", body)
         rest = body[head.end() :]
         yield DumpedRows(rest, groups - (_COLUMNS.match(rest) is not None))
 
@@ -88,7 +88,7 @@ def _require_usual_settings(file: Path, text: bytes) -> None:
     for setting, usual in _SETTINGS:
         asked = setting.search(text)
         if asked is not None and not re.fullmatch(usual, asked[1], re.I):
-            raise _refused_error(file, "asks for a session in which its texts mean something else", text)
+            raise _refused_error(file, "has a session setting that is not supported", text)
 
 
 def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]:
@@ -98,7 +98,7 @@ def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]
         match = _PLAIN.match(buffer, at) or _COMMENT.match(buffer, at)
         row = _ROW.match(buffer, at) if match is None else None
         mark = buffer[at : at + 1]
-        # What reaches the end of the block may continue in the next one.
+        # A match that reaches the end of the block may continue in the next one.
         if match is not None and (match.end() < len(buffer) or ended):
             at = match.end()
         elif row is not None:
@@ -108,7 +108,7 @@ def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]
             buffer, at, groups = buffer[at + 1 :], 0, 0
         elif not ended:
             _require_escapes(file, buffer, at)
-            # Twice as much each time, as a long string is scanned again from its start.
+            # Double the buffer each time, because a long string is scanned again from its start.
             more = _read_block(file, stream, max(_BLOCK, len(buffer)))
             buffer, ended = buffer + more, not more
         else:
@@ -118,7 +118,7 @@ def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]
         raise ConfigError(
             "a data file of the dump is cut off: its last statement does not end",
             where={"file": file, "from": _shorten(rest)},
-            hint="copy the file again from the dump; nothing of it was loaded that is not recorded",
+            hint="copy the file again from the dump; whatever was loaded from it is recorded",
         )
 
 
@@ -132,7 +132,7 @@ def _refused_error(file: Path, why: str, text: bytes) -> ConfigError:
     return ConfigError(
         f"a data file of the dump {why}",
         where={"file": file, "statement": _shorten(text)},
-        hint="give the folder that mydumper or dumpling wrote, with backslashes escaped, names and texts in UTF-8 and"
+        hint="give a folder written by mydumper or dumpling, with backslashes escaped, names and texts in UTF-8 and"
         " times in UTC",
     )
 

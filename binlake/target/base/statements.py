@@ -1,7 +1,7 @@
-"""A dump as the statements of one window (0, B]: a segment for each definition, and the rows after the last one.
+"""A dump as the statements of one window (0, B]: a segment per definition, and all rows in the last segment.
 
-Rule: the same dump and rules give the same batches, so that a load that was killed continues by the ledger, and another
-dump in its place is refused.
+Rule: the same dump and rules give the same batches. So a killed load continues from the ledger, and another dump in its
+place is refused.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from binlake.target.segments import SegmentPlan
 
 _BATCH_BYTES = 256 << 10
 _HEAD_BYTES = 512
-"""More than the text before the rows of a statement and its packet header take."""
+"""An upper bound for a statement's text before its rows, plus its packet header."""
 _MAKES = re.compile(r"\ACREATE (DATABASE|TABLE) (?!IF NOT EXISTS)", re.I)
 _HAS_ENUM = re.compile(r"\benum\s*\(", re.I)
 _EMPTY_TEXT = re.compile(rb"""[(,]\s*(?:''|"")\s*[,)]""")
-"""A value that may be an ENUM's error value, which a strict session refuses."""
+"""An empty string: it may be an ENUM's error value, which a strict session refuses."""
 
 
 @dataclass(frozen=True)
 class _Names:
-    """The target's names for the text of a definition."""
+    """Maps the names in a definition's text to the target's names."""
 
     rules: Rules
 
@@ -50,7 +50,7 @@ class _Names:
 
 
 class DumpStatements:
-    """The dump in `folder` as a StatementSource of the window (0, `base`]. Raises ConfigError, TargetRefused."""
+    """The dump in `folder` as the StatementSource of the window (0, `base`]. Raises ConfigError, TargetRefused."""
 
     def __init__(self, folder: DumpFolder, base: int, rules: Rules, dialect: Dialect, *, new_collation: bool) -> None:
         self._folder, self._base, self._rules, self._dialect = folder, base, rules, dialect
@@ -62,7 +62,7 @@ class DumpStatements:
         self._plans = self._plan()
 
     def segments(self) -> list[SegmentPlan]:
-        """As StatementSource.segments: one for each database and table, in this order."""
+        """As StatementSource.segments: an empty segment 0, then one per database, then one per table."""
         return self._plans
 
     def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
@@ -76,10 +76,11 @@ class DumpStatements:
                 number += 1
 
     def check_rows(self, max_packet: int) -> tuple[int, str]:
-        """The rows of the whole dump, each file read to its end, and a digest of all that is loaded.
+        """Read each file to its end; return the number of rows of the dump and a digest of everything that is loaded.
 
-        So a load continues only with the dump that it began with. `max_packet`: bytes that a statement may have. Raises
-        ConfigError naming the first file that is cut off, damaged, or has a statement that is too long.
+        With the digest, a load continues only with the dump that it began with. `max_packet`: bytes that a statement
+        may have. Raises ConfigError naming the first file that is cut off, damaged, or has a statement that is too
+        long.
         """
         files = [*self._folder.databases.values(), *self._folder.tables.values()]
         lines = [f"{file.name} {text}" for file in sorted(files) for text in read_dump_statements(file)]
@@ -97,7 +98,7 @@ class DumpStatements:
     def _require_short(self, insert: DumpedRows, table: str, file: Path, max_packet: int) -> None:
         if len(insert.rest) + len(table) + _HEAD_BYTES > max_packet:
             raise ConfigError(
-                f"a statement of the dump has {len(insert.rest)} bytes, more than the target takes in one packet",
+                f"a statement of the dump has {len(insert.rest)} bytes, more than the target accepts in one packet",
                 where={"file": file, "max_allowed_packet": max_packet},
                 hint="raise max_allowed_packet of the target, or dump with shorter statements (statement-size)",
             )
@@ -108,13 +109,13 @@ class DumpStatements:
             expected, actual = self._folder.metadata_rows.get(name), counted.get(name, 0)
             if expected is not None and expected != actual:
                 raise ConfigError(
-                    "a table of the dump does not have the number of rows that its metadata says",
+                    "a table of the dump does not have the number of rows given in the metadata",
                     where={"table": ".".join(name), "metadata": expected, "files": actual, "folder": self._folder.path},
                     hint="a file is missing or duplicated: copy the folder again",
                 )
 
     def target_names(self) -> list[Name]:
-        """(db, table) at the target of the tables that it creates."""
+        """(db, table) at the target of the tables that the dump creates."""
         return [self._names.table(*name) for name in self.tables]
 
     def _row_files(self) -> Iterator[tuple[Name, Path]]:
@@ -127,7 +128,7 @@ class DumpStatements:
             raise ConfigError(
                 "the rules change or leave out rows of a table, but rows of a dump are loaded unchanged",
                 where={"tables": ", ".join(shown[:5])},
-                hint="load these tables some other way, and give --base the dump's commit_ts instead of its folder",
+                hint="load these tables in another way, and give --base the dump's commit_ts instead of its folder",
             )
         if self._folder.other_rows:
             raise ConfigError(
@@ -141,7 +142,7 @@ class DumpStatements:
                 raise ConfigError(
                     "two tables of the dump are routed into one",
                     where={"tables": f"{'.'.join(other)}, {'.'.join(name)}"},
-                    hint="load them some other way, and give --base the dump's commit_ts instead of its folder",
+                    hint="load them in another way, and give --base the dump's commit_ts instead of its folder",
                 )
 
     def _changes_rows(self, name: Name) -> bool:
@@ -149,7 +150,7 @@ class DumpStatements:
         return filtered or bool(self._rules.routes.extracted(*name))
 
     def _plan(self) -> list[SegmentPlan]:
-        """The last segment ends at the base; those before it do not move the checkpoint."""
+        """Plan the segments. Only the last one ends at the base; the others do not move the checkpoint."""
         used = {db for db, _ in self.tables}
         made = [db for db in sorted(self._folder.databases) if db in used or self._rules.keeps(db, "")]
         ddls = [(db, "", self._folder.databases[db]) for db in made]
@@ -199,7 +200,7 @@ def _read_inserts(file: Path, table: str) -> Iterator[DumpedRows]:
 
 
 def _group_inserts(inserts: Iterator[DumpedRows]) -> Iterator[list[DumpedRows]]:
-    """Statements that are one transaction: small ones together, a large one alone."""
+    """Group statements into transactions: small statements together, a large one alone."""
     group: list[DumpedRows] = []
     size = 0
     for insert in inserts:

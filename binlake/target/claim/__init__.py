@@ -1,1 +1,1 @@
-"""The one writer of a target: its lease and fence, its checkpoint and ledger, its connections."""
+"""The single writer of a target: its lease and fence, its checkpoint and ledger, its connections."""

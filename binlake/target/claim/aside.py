@@ -1,7 +1,7 @@
-"""Tables that are set aside: recorded at the target next to the checkpoint, so each decision is durable (U-16).
+"""Tables that are set aside. They are recorded at the target next to the checkpoint, so the decision is durable (U-16).
 
-What the source does to such a table stays in the lake; at the target it is passed over with rows of the ledger, and the
-checkpoint says `consistent=false`, until `binlake table back` has made the table the source's again (invariants 8, 11).
+Changes to such a table stay in the lake. At the target they are skipped, but recorded in the ledger, and the checkpoint
+has `consistent=false` until `binlake table back` has made the table equal to the source's again (invariants 8, 11).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from binlake.target.session.failures import MISSING, code_of
 from binlake.target.session.session import Session
 
 _REASON = 4000
-"""Characters of a reason that are stored."""
+"""How many characters of a reason are stored."""
 
 
 @dataclass(frozen=True)
 class AsideTable:
-    """A table of the target that is set aside: everything of it at or below commit_ts `since` is downstream.
+    """A table of the target that is set aside. Its changes at or below commit_ts `since` are downstream.
 
     `by`: `command`, or the `policy` of `target.on-table-error`. `at`: when, UTC, as the server writes it.
     """
@@ -39,7 +39,7 @@ class AsideTable:
 
     @property
     def name(self) -> Name:
-        """(database, table), in lower case: how names are compared."""
+        """(database, table) in lower case, as names are compared."""
         return fold_pair((self.db, self.table))
 
     def to_dict(self) -> dict[str, str]:
@@ -58,7 +58,7 @@ def is_aside(aside: Collection[Name], name: Name) -> bool:
 
 
 def read_aside(session: Session, schema: str, cluster_id: int) -> dict[Name, AsideTable]:
-    """The tables that are set aside for `cluster_id` (0: for any), by name; none on a target without the table."""
+    """The tables set aside for `cluster_id` (0: for any), by name; empty if the target has no table for them."""
     where, arguments = (" WHERE clusterID = %s", (cluster_id,)) if cluster_id else ("", ())
     sql = f"SELECT db, tbl, since, by_whom, reason, CONCAT(at) FROM {qualified(schema, 'binlake_aside')}{where}"
     try:
@@ -71,9 +71,9 @@ def read_aside(session: Session, schema: str, cluster_id: int) -> dict[Name, Asi
 
 
 def write_aside(session: Session, schema: str, cluster_id: int, replication: str, tables: Iterable[AsideTable]) -> None:
-    """Write their rows in the open transaction; the caller has proved the fence and sets `consistent=false`.
+    """Record `tables` in the open transaction; the caller has proved the fence and sets `consistent=false`.
 
-    A table that is set aside already keeps its row: what it lacks begins where it was set aside first.
+    A table that is set aside already keeps its row, because its gap begins where it was first set aside.
     """
     for table in tables:
         session.write(
@@ -92,9 +92,9 @@ def remove_aside(session: Session, schema: str, cluster_id: int, table: AsideTab
 
 
 def is_settled(checkpoint: Checkpoint, progress: Progress | None, aside: Collection[Name]) -> bool:
-    """True when the target equals the source at the checkpoint, but for the tables that are set aside.
+    """True when the target equals the source at the checkpoint, except for the tables that are set aside.
 
-    `progress`: of the window that was opened last by the writer of this checkpoint.
+    `progress`: that of the window last opened by the writer of this checkpoint.
     """
     if checkpoint.consistent:
         return True
@@ -114,5 +114,5 @@ def select_part_to_run(batch: StatementBatch, aside: Collection[Name]) -> Statem
         return batch
     if not numbers:
         return None
-    # Rows are not counted by statement: passed-over rows count with the rest of their batch.
+    # A batch counts its rows as a whole, so skipped rows are counted too.
     return replace(batch, sql=tuple(batch.sql[n] for n in numbers), expect=tuple(batch.expect[n] for n in numbers))

@@ -1,13 +1,13 @@
-"""How one process owns a target: every write to it goes through a `TargetClaim`, from taking the lease to releasing it.
+"""How one process owns a target. Every write goes through a `TargetClaim`, from taking the lease to releasing it.
 
-- `take_fence` takes the lease and raises the fence's epoch: an older holder's transactions have then ended, and it
-  can store nothing more (`fence`).
-- `LeaseKeeper` renews the lease from a thread; `check`, asked between two pieces of work, raises when it is lost.
-- `transact` runs a transaction under the fence until it is known to be stored (`writers`); `workers` are more
+- `take_fence` takes the lease and raises the fence's epoch. After that, the old holder's transactions have ended and
+  it can store nothing more (`fence`).
+- `LeaseKeeper` renews the lease from a thread. `check`, called between two units of work, raises when it is lost.
+- `transact` runs a transaction under the fence until it is known to be stored (`writers`). `workers` are additional
   connections of the same claim.
-- Leaving the context rolls back what is open and releases the lease, whatever happened inside.
+- Leaving the context rolls back any open transaction and releases the lease, whatever happened inside.
 
-What a claim writes of its progress is in `progress`.
+`progress` has the rows that a claim writes about its progress.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ T = TypeVar("T")
 
 
 class TargetClaim:
-    """The right to write to `target` for `replication`, as a context; its tables exist.
+    """The right to write to `target` for `replication`, as a context manager. Binlake's tables must exist there.
 
-    `session` is the caller's: it becomes the first connection and is not closed here. `stop` is checked by `check`.
-    Raises LeaseHeld on entering while another process has the right.
+    `session` becomes the first connection; the caller must close it. `stop` is checked by `check`. Raises LeaseHeld on
+    entering while another process has the right.
     """
 
     writer: FencedWriter
@@ -75,7 +75,7 @@ class TargetClaim:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Never raises: the error that led here is what matters."""
+        """Never raises, so that an error from inside the context is not hidden."""
         self._keeper.__exit__()
         self.workers.close()
         self._release(self.writer.fence, self.session)
@@ -88,26 +88,26 @@ class TargetClaim:
         return self.writer.session
 
     def transact(self, body: Callable[[Session], T], is_stored: Callable[[Session, T], bool]) -> T:
-        """`FencedWriter.transact` of the connection that moves the checkpoint."""
+        """Call `FencedWriter.transact` on the connection that moves the checkpoint."""
         return self.writer.transact(body, is_stored)
 
     def prove(self) -> None:
-        """Prove the fence in a transaction of its own, before a statement that commits by itself."""
+        """Prove the fence in a separate transaction, before a statement that commits implicitly."""
         self.writer.prove()
 
     def check(self) -> None:
-        """Call it between two pieces of work. Raises Transient (asked to stop), and as `LeaseKeeper.require_lease`."""
+        """Call it between two units of work. Raises Transient (asked to stop), and as `LeaseKeeper.require_lease`."""
         if self._stop is not None:
             self._stop.check()
         self._keeper.require_lease()
 
     def notify(self, step: str) -> None:
-        """Call the hook."""
+        """Call the hook with `step`."""
         if self._hook is not None:
             self._hook(step)
 
     def connections(self) -> list[int]:
-        """The server's numbers of all connections that are open."""
+        """The server's ids of all open connections."""
         return [self.session.connection_id, *self.workers.connections()]
 
     def _connect(self, worker: int) -> FencedWriter:
@@ -129,7 +129,7 @@ class TargetClaim:
 
 @contextmanager
 def claimed_transaction(session: Session, target: Target, replications: Sequence[str]) -> Iterator[None]:
-    """One transaction on `session` under the claims of all `replications`: for a command, which is not repeated."""
+    """One transaction on `session` under the claims of all `replications`. It is not retried: for commands."""
     with ExitStack() as claims:
         fences = [
             claims.enter_context(TargetClaim(session, target, replication)).writer.fence for replication in replications
@@ -142,10 +142,11 @@ def claimed_transaction(session: Session, target: Target, replications: Sequence
 
 
 class LeaseKeeper:
-    """Renews every third of the lease from a thread with a session of its own: a DDL may run for hours (R-29).
+    """Renews the lease from a thread with its own session, as a DDL may run for hours (R-29).
 
-    `lost` is set when another process has the lease, `forgotten` when an older copy took the server's place. A renewal
-    that fails is tried again with a new session: the fence, not the lease, keeps writers apart.
+    It renews after each third of the lease time. `lost` is set when another process has the lease, `forgotten` when an
+    older copy replaced the server. A failed renewal is retried with a new session: the fence, not the lease, excludes
+    other writers.
     """
 
     def __init__(self, target: Target, fence: Fence) -> None:
@@ -165,14 +166,14 @@ class LeaseKeeper:
         self._thread.join(timeout=self._target.connect_timeout_s)
 
     def require_lease(self) -> None:
-        """Raises Fenced when another process has the lease, TargetUnavailable when the server knows nothing of it."""
+        """Raises Fenced when another process has the lease, TargetUnavailable when the server does not know it."""
         if self.lost.is_set():
             raise Fenced("another process has the lease", where={"task": self._fence.replication})
         if self.forgotten.is_set():
             raise TargetUnavailable(
                 "the target no longer knows this run: an older copy replaced it",
                 where={"target": f"{self._target.host}:{self._target.port}", "task": self._fence.replication},
-                hint="the next run starts from what the target holds",
+                hint="the next run continues from the state that the target has now",
             )
 
     def _is_lease_lost(self) -> bool:

@@ -1,8 +1,8 @@
-"""The rows that keep one writer on a target: a lease names the writer, a fence enforces it (hazards R-02).
+"""The rows that ensure a single writer per target: a lease names the writer, a fence enforces it (hazards R-02).
 
-The lease is a row that its holder renews. Taking over ends the old holder's session and raises the fence's epoch;
-the first statement of each transaction proves the epoch and so locks the fence against a take-over until its end. The
-lease only says which process may try; the fence decides. `TargetClaim` (`claim`) is the way to use them.
+The lease is a row that its holder renews. A take-over ends the old holder's sessions and raises the fence's epoch. The
+first statement of each transaction proves the epoch, which locks the fence against a take-over until the transaction
+ends. The lease only says which process may try; the fence decides. Use both through `TargetClaim` (`claim`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = structlog.get_logger()
 
 _KILL_WAIT_S = 30.0
 _claimed_here: set[str] = set()
-"""Lock names claimed by this process: a lease that names this process but is not in here is a leftover."""
+"""Lock names claimed by this process. A lease that names this process but is not in this set is stale."""
 
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """The process in a lease: host name, pid, and its start by `start_of`, since pids are reused.
+    """The process named in a lease: host name, pid, and its start time by `start_of`, since pids are reused.
 
-    Another process on the same machine can tell from it whether the holder is alive.
+    With it another process on the same machine can tell whether the holder is alive.
     """
 
     host: str
@@ -45,12 +45,12 @@ class LeaseHolder:
 
     @classmethod
     def this_process(cls) -> LeaseHolder:
-        """What this process writes into a lease."""
+        """The holder that this process writes into a lease."""
         return cls(socket.gethostname(), os.getpid(), start_of(os.getpid()) or 0)
 
     @classmethod
     def parse(cls, text: str) -> LeaseHolder | None:
-        """The holder of `str(holder)`; None for a text in another form."""
+        """Parse what `str(holder)` gives; None for any other text."""
         parts = text.rsplit(":", 2)
         if len(parts) != 3 or not all(part.isdigit() for part in parts[1:]):
             return None
@@ -60,12 +60,12 @@ class LeaseHolder:
         return f"{self.host}:{self.pid}:{self.started}"
 
     def is_dead(self) -> bool:
-        """True when it ran on this host and has ended; False when it is alive or that is unknown."""
+        """True when the process ran on this host and has ended; False when it is alive or its state is unknown."""
         return self.host == socket.gethostname() and start_of(self.pid) != self.started
 
 
 class _Lease(NamedTuple):
-    """A lease's row: `holder` is empty once released; `running`: it has not expired by the server's clock."""
+    """A lease's row. `holder` is empty once released; `running`: not yet expired by the server's clock."""
 
     holder: str
     until: datetime
@@ -77,9 +77,10 @@ _LEASE_COLUMNS = "owner, lease_until, lease_until > UTC_TIMESTAMP(6)"
 
 @dataclass(frozen=True)
 class Fence:
-    """The right to write for `replication` while `epoch` is the newest. `schema` has the tables; `lease_s` in seconds.
+    """The right to write for `replication` while `epoch` is the newest. `schema`: where the tables are.
 
-    `worker`: which of the holder's connections this is for, 0 for the one that moves the checkpoint.
+    `lease_s`: the lease time in seconds. `worker`: the number of the holder's connection, 0 for the one that moves the
+    checkpoint.
     """
 
     schema: str
@@ -89,14 +90,14 @@ class Fence:
     worker: int = 0
 
     def of_worker(self, worker: int) -> Fence:
-        """The same right for another connection: each locks a row of its own, and a take-over waits for all."""
+        """The same right for another connection. Each connection locks its own row; a take-over waits for all rows."""
         return replace(self, worker=worker)
 
     def prove(self, session: Session) -> int:
-        """The first statement of every transaction; returns the transactions of this connection, including this one.
+        """Run the first statement of a transaction; return the connection's number of transactions including this one.
 
-        Only after `register`: a take-over waits for the lock, and must be able to find its holder. Raises
-        Fenced when another process took over.
+        Call it only after `register`: a take-over waits for the lock and must be able to find its holder. Raises Fenced
+        when another process took over.
         """
         table = qualified(self.schema, "binlake_fence")
         sql = f"UPDATE {table} SET val = LAST_INSERT_ID(val + 1) WHERE task = %s AND worker = %s AND epoch = %s"
@@ -105,7 +106,7 @@ class Fence:
         return session.last_insert_id()
 
     def require_current(self, session: Session) -> None:
-        """Wait for a take-over in progress, outside of a transaction, so that no lock stays. Raises Fenced."""
+        """Wait for a take-over in progress. Runs outside a transaction, so it leaves no lock. Raises Fenced."""
         table = qualified(self.schema, "binlake_fence")
         sql = f"SELECT epoch FROM {table} WHERE task = %s AND worker = %s FOR UPDATE"
         if session.value(sql, (self.replication, self.worker)) != self.epoch:
@@ -119,10 +120,10 @@ class Fence:
         )
 
     def register(self, session: Session) -> None:
-        """Lock the connection's name for `session`, so that a take-over can end it; an older one of it is ended first.
+        """Lock the connection's name for `session`, so that a take-over can find and end it.
 
-        Raises LeaseHeld when that one does not end. Call it as the holder only: after `prove` or `require_current`, or
-        in `take_fence`.
+        An older session with this name is ended first; raises LeaseHeld if it does not end. Only the holder may call
+        this: after `prove` or `require_current`, or in `take_fence`.
         """
         name = lock_name(self.schema, self.replication, self.worker)
         if session.value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
@@ -131,7 +132,7 @@ class Fence:
                 raise LeaseHeld("another session took the holder's name", where={"task": self.replication})
 
     def renew(self, session: Session) -> bool:
-        """Keep the lease for another `lease_s`, in a transaction of its own. False: another process has it."""
+        """Extend the lease by `lease_s` in a separate transaction. False: another process has it."""
         table = qualified(self.schema, "binlake_lease")
         until = f"UTC_TIMESTAMP(6) + INTERVAL {self.lease_s} SECOND"
         session.begin()
@@ -142,13 +143,13 @@ class Fence:
         return renewed == 1
 
     def is_forgotten(self, session: Session) -> bool:
-        """True when the server does not know this claim: it is an older copy of the server that granted it."""
+        """True when the server does not know this claim, because it is an older copy of the server that granted it."""
         table = qualified(self.schema, "binlake_lease")
         epoch = session.value(f"SELECT epoch FROM {table} WHERE task = %s", (self.replication,))
         return epoch is None or int(epoch) < self.epoch
 
     def release(self, session: Session) -> None:
-        """Let the next process in at once. The epoch stays: the next claim raises it."""
+        """Release the lease so that another process can claim at once. The epoch stays; the next claim raises it."""
         self.abandon()
         table = qualified(self.schema, "binlake_lease")
         session.begin()
@@ -157,15 +158,15 @@ class Fence:
         session.rows("SELECT RELEASE_LOCK(%s)", (lock_name(self.schema, self.replication),))
 
     def abandon(self) -> None:
-        """Give up without the server: this process may claim again at once."""
+        """Give up the claim locally, without the server: this process may claim again at once."""
         _claimed_here.discard(lock_name(self.schema, self.replication))
 
 
 def take_fence(session: Session, target: Target, replication: str) -> Fence:
-    """Take the lease and the next epoch; commits. Waits until the old holder's transactions have ended.
+    """Take the lease and the next epoch, and commit. Waits until the old holder's transactions have ended.
 
-    Raises LeaseHeld while the holder lives: a running process of this host, or one elsewhere whose lease has not run
-    out by the server's clock.
+    Raises LeaseHeld while the holder is alive: a running process on this host, or a process elsewhere whose lease has
+    not expired by the server's clock.
     """
     schema = target.checkpoint_schema
     lease = qualified(schema, "binlake_lease")
@@ -173,7 +174,7 @@ def take_fence(session: Session, target: Target, replication: str) -> Fence:
     session.write(f"INSERT IGNORE INTO {lease} VALUES (%s, 0, '', UTC_TIMESTAMP(6))", (replication,))
     _require_free(session, schema, replication)
     _end_sessions(session, replication, _lock_names(session, schema, replication))
-    # Only after that decision: a holder in a transaction has locked its row.
+    # Done last, because a holder inside a transaction has locked its row.
     epoch = _raise_epoch(session, schema, replication, target.worker_count)
     until = f"UTC_TIMESTAMP(6) + INTERVAL {target.lease_s} SECOND"
     session.write(
@@ -188,12 +189,12 @@ def take_fence(session: Session, target: Target, replication: str) -> Fence:
 
 
 def describe_holder(target: Target, replication: str) -> str:
-    """The live holder of the lease of `replication` and until when; empty = none.
+    """The live holder of the lease of `replication` and the lease's end; empty if there is none.
 
     Raises TargetUnavailable, TargetRefused.
 
-    Read without a lock: good for waiting, never for deciding. A holder that ran on this host and has ended does not
-    count: a claim would take over from it.
+    Read without a lock: suitable for waiting, never for deciding. A holder that ran on this host and has ended does not
+    count, because a claim would take over from it.
     """
     table = qualified(target.checkpoint_schema, "binlake_lease")
     sql = f"SELECT {_LEASE_COLUMNS} FROM {table} WHERE task = %s AND lease_until > UTC_TIMESTAMP(6)"
@@ -212,7 +213,7 @@ def describe_holder(target: Target, replication: str) -> str:
 
 
 def _require_free(session: Session, schema: str, replication: str) -> None:
-    """Lock the lease. Raises LeaseHeld, and rolls back, while its holder lives."""
+    """Lock the lease. Rolls back and raises LeaseHeld while its holder is alive."""
     sql = f"SELECT {_LEASE_COLUMNS} FROM {qualified(schema, 'binlake_lease')} WHERE task = %s FOR UPDATE"
     (lease,) = session.records(_Lease, sql, (replication,))
     if lease.holder and lease.running and not _has_holder_ended(lease.holder, lock_name(schema, replication)):
@@ -220,7 +221,7 @@ def _require_free(session: Session, schema: str, replication: str) -> None:
         raise LeaseHeld(
             f"{lease.holder} applies this replication until {lease.until} UTC",
             where={"task": replication},
-            hint="it renews while it lives; wait for it, or stop it",
+            hint="it renews the lease while it runs; wait for it, or stop it",
         )
 
 
@@ -232,7 +233,7 @@ def _has_holder_ended(holder: str, name: str) -> bool:
 
 
 def _raise_epoch(session: Session, schema: str, replication: str, workers: int) -> int:
-    """Write the next epoch to the rows of all connections of `replication`, old ones and `workers` new ones."""
+    """Write the next epoch to the rows of all old connections of `replication` and of `workers` new ones."""
     fence = qualified(schema, "binlake_fence")
     session.write(f"INSERT INTO {fence} VALUES (%s, 0, 1, 0) ON DUPLICATE KEY UPDATE epoch = epoch + 1", (replication,))
     epoch = int(session.value(f"SELECT epoch FROM {fence} WHERE task = %s AND worker = 0", (replication,)))
@@ -257,13 +258,13 @@ def _end_sessions(session: Session, replication: str, names: list[str]) -> None:
             raise LeaseHeld(
                 f"the sessions {sorted(holders)} of the last holder do not end",
                 where={"task": replication},
-                hint="look at it in SHOW PROCESSLIST: a DDL may be rolling back",
+                hint="look at them in SHOW PROCESSLIST: a DDL may be rolling back",
             )
         time.sleep(0.05)
 
 
 def _lock_names(session: Session, schema: str, replication: str) -> list[str]:
-    """The locks that connections of `replication` may hold, by the fence's rows (read without waiting for locks)."""
+    """The user locks that connections of `replication` may hold, from the fence's rows (read without waiting)."""
     workers = session.column(f"SELECT worker FROM {qualified(schema, 'binlake_fence')} WHERE task = %s", (replication,))
     return [lock_name(schema, replication, int(worker)) for worker in workers]
 
@@ -276,5 +277,5 @@ def _sessions_that_lock(session: Session, names: list[str]) -> set[int]:
 
 
 def lock_name(schema: str, replication: str, worker: int = 0) -> str:
-    """The user lock by which a take-over finds this connection of `replication`; such names hold 64 characters."""
+    """The user lock by which a take-over finds this connection of `replication`; at most 64 characters."""
     return f"binlake:{hashlib.sha256(qualified(schema, replication).encode()).hexdigest()[:48]}:{worker}"

@@ -1,4 +1,4 @@
-"""Marks our transactions on the target, so that the opposite replication leaves them out (tidb-binlog 5.11, R-47)."""
+"""Marks Binlake's transactions on the target, so that the reverse replication skips them (tidb-binlog 5.11, R-47)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class LoopbackMarks:
         return cls(config, replication) if config.loopback_control else None
 
     def create_table(self, session: Session) -> None:
-        """Make the mark table where it is missing. Raises TargetRefused."""
+        """Create the mark table if it is missing. Raises TargetRefused."""
         names = (self.config.mark_schema, self.config.mark_table)
         sought = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
         if not session.rows(sought, names):
             session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(self.config.mark_schema)}")
             session.execute(sql.statement("repl_mark").replace("{table}", self._table))
-        # What rolls back must leave no mark.
+        # A transaction that rolls back must leave no mark.
         require_transactions(session, self.config.mark_schema, [self.config.mark_table])
 
     def mark(self, session: Session, worker: int = 0) -> None:
-        """Mark the open transaction; each connection has a row of its own. Raises TargetRefused, TargetBusy."""
+        """Mark the open transaction; each connection has its own row. Raises TargetRefused, TargetBusy."""
         session.write(
             f"INSERT INTO {self._table} (id, channel_id, val, channel_info) VALUES (%s, %s, 1, %s)"
             " ON DUPLICATE KEY UPDATE val = val + 1",

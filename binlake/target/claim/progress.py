@@ -1,14 +1,14 @@
-"""How progress is recorded on the target, in order: the checkpoint, the open window, its ledger, the owner.
+"""How progress is recorded on the target: the checkpoint, the open window, its ledger, the owner.
 
-- `checkpoint` is the original's row: everything at or below commitTS is downstream, and `consistent` true = the target
-  equals the source at exactly commitTS (invariant 8). Byte for byte its JSON: numbers stay numbers, unknown keys stay
-  (S3-05, S3-06).
-- `binlake_progress` is the window that is open: its bounds and manifest, the next segment, and the DDL in flight
+- `checkpoint` is the row of the original (TiDB's drainer): everything at or below commitTS is downstream, and if
+  `consistent` is true, the target equals the source at exactly commitTS (invariant 8). Its JSON has the original's
+  format: numbers stay numbers, and unknown keys are kept (S3-05, S3-06).
+- `binlake_progress` describes the open window: its bounds and manifest, the next segment, and the DDL in flight
   (hazards R-04 intents, R-16 pinned bounds, R-22 exit_ts).
-- `binlake_ledger` has a row of each batch, written in the transaction that it records (invariant 9, hazards R-17).
+- `binlake_ledger` has a row per batch, written in the batch's own transaction (invariant 9, hazards R-17).
 - `binlake_owner` says which replication writes the checkpoint row (R-23).
 
-All of it is written in transactions of a `TargetClaim`.
+All these rows are written in transactions of a `TargetClaim`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LEDGER_ROWS_A_STATEMENT = 500
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint: `commit_ts` an integer, `ts_map` as the original has it, `raw` the JSON it was read from."""
+    """A checkpoint. `ts_map` as in the original; `raw`: the JSON it was read from."""
 
     commit_ts: int
     consistent: bool
@@ -56,7 +56,7 @@ class Checkpoint:
 
     @classmethod
     def from_json(cls, text: str) -> Checkpoint:
-        """Read the column checkPoint; raises CheckpointConflict when it is not the original's JSON."""
+        """Parse the column checkPoint. Raises CheckpointConflict when it is not the original's JSON."""
         try:
             raw = json.loads(text)
             return cls(
@@ -74,7 +74,7 @@ class Checkpoint:
             ) from error
 
     def to_json(self) -> str:
-        """JSON for the column: the keys it was read with in their order, changed values in place."""
+        """JSON for the column: the keys that were read, in their order, with the current values."""
         value: dict[str, Any] = {"consistent": False, "commitTS": 0, "ts-map": {}, **self.raw}
         value |= {"consistent": self.consistent, "commitTS": self.commit_ts, "ts-map": dict(self.ts_map)}
         if self.schema_version or "schema-version" in value:
@@ -82,7 +82,7 @@ class Checkpoint:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
     def moved_to(self, commit_ts: int, schema_version: int, *, consistent: bool) -> Checkpoint:
-        """The checkpoint at `commit_ts`; the schema version never goes back (tidb-binlog 5.8)."""
+        """The checkpoint moved to `commit_ts`; the schema version never decreases (tidb-binlog 5.8)."""
         version = max(self.schema_version, schema_version)
         return Checkpoint(commit_ts, consistent, self.ts_map, version, self.raw)
 
@@ -92,14 +92,14 @@ class Checkpoint:
 
 
 class CheckpointTable:
-    """`schema`.checkpoint for one cluster."""
+    """The table `schema`.checkpoint, for one cluster."""
 
     def __init__(self, schema: str, cluster_id: int) -> None:
         self._name = qualified(schema, "checkpoint")
         self._cluster_id = cluster_id
 
     def read(self, session: Session, *, lock: bool = False) -> Checkpoint | None:
-        """The cluster's checkpoint, or None when table or row are missing; cluster 0 reads the only row.
+        """The cluster's checkpoint, or None when the table or the row is missing. Cluster 0 reads the only row.
 
         Raises CheckpointConflict for an unreadable row, or several rows for cluster 0.
         """
@@ -125,10 +125,10 @@ class CheckpointTable:
 
 @dataclass(frozen=True)
 class Progress:
-    """A row of `binlake_progress`. `open_lo` None: no window is open. `segment`: the next one to apply.
+    """A row of `binlake_progress`. `open_lo` None: no window is open. `segment`: the next segment to apply.
 
-    `ddl_state` belongs to that segment: '' not begun, 'intent' maybe executed, 'done'. `ddl_before`: digest of the
-    definitions before; `ddl_expected`: JSON of those expected after.
+    `ddl_state` of that segment: '' (not begun), 'intent' (may have been executed) or 'done'. `ddl_before`: digest of
+    the definitions before the DDL; `ddl_expected`: JSON of those expected after it.
     """
 
     replication: str
@@ -146,7 +146,7 @@ class Progress:
 
     @classmethod
     def of_window(cls, manifest: ApplyManifest, exit_ts: int = 0) -> Progress:
-        """The window of `manifest`, nothing applied; `exit_ts` of the row before it, which never decreases."""
+        """The window of `manifest` before its first segment. `exit_ts` of the previous row never decreases."""
         return cls(
             manifest.replication,
             manifest.cluster_id,
@@ -158,7 +158,7 @@ class Progress:
 
     @property
     def is_open(self) -> bool:
-        """True when a window was begun and not finished."""
+        """True when a window was started and not finished."""
         return self.open_lo is not None
 
     @property
@@ -171,21 +171,21 @@ class Progress:
         return (self.open_lo, self.open_hi, self.manifest) == (manifest.lo, manifest.hi, manifest.digest())
 
     def with_segment_applied(self) -> Progress:
-        """The segment is complete."""
+        """The progress after the segment is complete."""
         return replace(self._without_ddl(), segment=self.segment + 1)
 
     def with_window_closed(self) -> Progress:
-        """The window is complete."""
+        """The progress after the window is complete."""
         return replace(self._without_ddl(), open_lo=None, open_hi=None, manifest=None, segment=0)
 
     def with_intent(self, commit_ts: int, sql: str, before: str, expected: str) -> Progress:
-        """A DDL is about to be executed."""
+        """The progress before the segment's DDL is executed."""
         return replace(
             self, ddl_state="intent", ddl_commit_ts=commit_ts, ddl_sql=sql, ddl_before=before, ddl_expected=expected
         )
 
     def with_ddl_done(self) -> Progress:
-        """The DDL of the segment is executed."""
+        """The progress after the segment's DDL was executed."""
         return replace(self, ddl_state="done")
 
     def _without_ddl(self) -> Progress:
@@ -199,7 +199,7 @@ def read_progress(session: Session, schema: str, replication: str) -> Progress |
 
 
 def read_open_progress(session: Session, schema: str, cluster_id: int, replication: str = "") -> Progress | None:
-    """The row of a window open for `cluster_id` (0: for any): that of `replication`, else of another, or None."""
+    """The row of an open window of `cluster_id` (0: of any cluster), preferring that of `replication`, or None."""
     condition, arguments = (" AND clusterID = %s", (cluster_id, replication)) if cluster_id else ("", (replication,))
     sql = f"{_select_progress(schema)} WHERE open_lo IS NOT NULL{condition} ORDER BY task = %s DESC LIMIT 1"
     rows = session.records(Progress, sql, arguments)
@@ -207,7 +207,7 @@ def read_open_progress(session: Session, schema: str, cluster_id: int, replicati
 
 
 def write_progress(session: Session, schema: str, progress: Progress) -> None:
-    """REPLACE the row. The caller's transaction proved the fence."""
+    """REPLACE the row. The caller's transaction must have proved the fence."""
     places = ", ".join(["%s"] * len(_PROGRESS_COLUMNS))
     session.write(
         f"REPLACE INTO {qualified(schema, 'binlake_progress')} ({', '.join(_PROGRESS_COLUMNS)}) VALUES ({places})",
@@ -229,7 +229,7 @@ def read_owner(session: Session, schema: str, cluster_id: int) -> str | None:
 def require_owner(
     session: Session, schema: str, cluster_id: int, replication: str, hint: str = "run it for that replication"
 ) -> None:
-    """The checkpoint row belongs to `replication` or nobody. Raises CheckpointConflict when it is another's."""
+    """Raises CheckpointConflict when the checkpoint row belongs to another replication than `replication`."""
     owner = read_owner(session, schema, cluster_id)
     if owner not in (None, replication):
         raise CheckpointConflict(
@@ -248,7 +248,7 @@ def take_ownership(session: Session, schema: str, cluster_id: int, replication: 
 
 
 class AppliedAs(IntEnum):
-    """How a batch got its row, the column `atomic`; ASIDE: it was passed over, as its table is set aside."""
+    """How a batch was applied (column `atomic`). ASIDE: it was skipped, as its table is set aside."""
 
     ALONE = 0
     WHOLE_SEGMENT = 1
@@ -277,7 +277,7 @@ class Ledger:
     def read_digests(
         self, session: Session, segment: int, only: tuple[int, int] | None = None
     ) -> dict[tuple[int, int], str]:
-        """(phase, batch) -> digest, for the segment's recorded batches of rows, or for the batch `only`."""
+        """(phase, batch) -> digest of the segment's recorded row batches, or of the batch `only`."""
         sql = (
             f"SELECT phase, batch, digest FROM {qualified(self._schema, 'binlake_ledger')}"
             " WHERE task = %s AND lo = %s AND hi = %s AND segment = %s AND phase <> 0"
@@ -287,19 +287,19 @@ class Ledger:
         return {(row.phase, row.batch): row.digest for row in rows}
 
     def add(self, session: Session, batch: StatementBatch, applied_as: AppliedAs) -> None:
-        """Remember a batch executed, or passed over, in the open transaction."""
+        """Collect the row of a batch that was executed or skipped in the open transaction."""
         self._pending.append((batch, applied_as))
         if len(self._pending) >= _LEDGER_ROWS_A_STATEMENT:
             self.flush(session)
 
     def flush(self, session: Session) -> None:
-        """Write what was added. In the same transaction, so a few statements serve all its batches."""
+        """Write the collected rows, in the same transaction, with few statements."""
         if self._pending:
             self.write(session, self._pending)
             self._pending.clear()
 
     def write(self, session: Session, batches: Sequence[tuple[StatementBatch, AppliedAs]]) -> None:
-        """Rows of `batches`, executed or passed over in the open transaction."""
+        """Write the rows of `batches`, which were executed or skipped in the open transaction."""
         values = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s, %s)"] * len(batches))
         arguments = [
             part
@@ -313,10 +313,10 @@ class Ledger:
         )
 
     def prune(self, session: Session) -> None:
-        """Delete rows of the windows before the one that ended at our lo, and of any above it.
+        """Delete the rows of all windows except the one that ended at our lo.
 
-        A window that is opened, not resumed, starts at the checkpoint: nothing above lo is downstream, even if a ledger
-        that was not restored together with the data says so.
+        Called for a window that is opened, not resumed. It starts at the checkpoint, so nothing above lo is downstream,
+        even if a ledger that was not restored together with the data says otherwise.
         """
         replication, lo, _ = self._key
         table = qualified(self._schema, "binlake_ledger")
@@ -324,12 +324,12 @@ class Ledger:
 
 
 def is_recorded(batch: StatementBatch, digests: dict[tuple[int, int], str]) -> bool:
-    """True when the ledger's `digests` have the batch. Raises CheckpointConflict for another one in its place."""
+    """True when the ledger's `digests` have the batch. Raises CheckpointConflict if another batch has its number."""
     digest = digests.get((batch.phase, batch.batch))
     if digest is not None and digest != batch.digest:
         raise CheckpointConflict(
-            "the ledger has another batch in this place: the statements changed after they were applied",
+            "the ledger has another batch with this number: the statements changed after they were applied",
             where={"table": f"{batch.db}.{batch.table}", "segment": batch.segment, "batch": batch.batch},
-            hint="restore the lake's statement table; a window is applied as it was pinned",
+            hint="restore the lake's statement table: a window must be applied exactly as it was pinned",
         )
     return digest is not None

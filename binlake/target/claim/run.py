@@ -1,7 +1,7 @@
-"""One window while it is applied: its claim, and its stored progress, which only the claim's transactions change.
+"""One window while it is applied: its claim and its stored progress, which only the claim's transactions change.
 
-It sets tables aside that stop it, where the policy says so (U-16). Nothing is skipped silently (invariant 11): every
-batch and DDL that is passed over has a ledger row in its place, is counted in the window's result, and is logged.
+If the policy allows it, tables that stop the window are set aside (U-16). Nothing is skipped silently (invariant 11):
+every skipped batch and DDL has a ledger row, is counted in the window's result, and is logged.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Body = Callable[[Session], Progress]
 class ApplyRun:
     """Applies the window of `manifest` under `claim`. `progress` and `commit_ts` are as stored.
 
-    `aside`: the tables that are set aside, as stored; `newly_aside`: those that this run set aside. They change only
-    between two attempts at a segment, never while connections are at work.
+    `aside`: the tables that are set aside, as stored; `newly_aside`: those that this run set aside. Both change only
+    between two attempts at a segment, never while connections are writing.
     """
 
     def __init__(self, claim: TargetClaim, manifest: ApplyManifest) -> None:
@@ -41,7 +41,7 @@ class ApplyRun:
         self.schema = self.target.checkpoint_schema
         self.checkpoints = CheckpointTable(self.schema, manifest.cluster_id)
         self.commit_ts = manifest.lo
-        # Under the claim nobody else sets tables aside or brings them back.
+        # Under the claim no other process sets tables aside or brings them back.
         self.aside = read_aside(claim.session, self.schema, manifest.cluster_id)
         self.newly_aside: list[AsideTable] = []
         self._progress: Progress | None = None
@@ -71,7 +71,7 @@ class ApplyRun:
         return self.checkpoints.read(session, lock=True)
 
     def lock_unmoved_checkpoint(self, session: Session) -> Checkpoint:
-        """The checkpoint, locked, at this run's position. Raises CheckpointConflict if another process moved it."""
+        """Lock the checkpoint at this run's position. Raises CheckpointConflict if another process moved it."""
         checkpoint = self.lock_checkpoint(session)
         if checkpoint is None or checkpoint.commit_ts != self.commit_ts:
             raise CheckpointConflict(
@@ -82,9 +82,9 @@ class ApplyRun:
         return checkpoint
 
     def passes_over_ddl(self, plan: SegmentPlan) -> bool:
-        """True when the DDL of `plan` changes a table that is set aside; its other tables are then set aside too.
+        """True when the DDL of `plan` changes a table that is set aside. Its other tables are then set aside too.
 
-        A statement on a database is run: it affects its tables whether they are set aside or not.
+        A statement on a database is always run; it affects tables that are set aside as well.
         """
         if not self.aside or any(not table for _, table in plan.touched):
             return False
@@ -95,14 +95,14 @@ class ApplyRun:
         if others:
             named = ", ".join(".".join(name) for name in plan.touched)
             reason = f"the DDL {plan.ddl_commit_ts} changes {named} together, and one of them is set aside"
-            # After a rename the rows of one name are those of another, which lacks them since it was set aside.
+            # After a rename, rows of one name belong to another table, which lacks rows since it was set aside.
             self._set_aside(others, reason, min(one.since for one in known))
         return True
 
     def set_aside_after(self, error: BinlakeError) -> bool:
-        """Set aside the tables that `error` names, if the policy says so; True: retry the segment without them.
+        """Set aside the tables that `error` names, if the policy allows it. True: retry the segment without them.
 
-        Not when the server as a whole refuses, or more than `target.most-set-aside` tables would be set aside.
+        False when the server as a whole refuses, or if more than `target.most-set-aside` tables would be set aside.
         """
         names = [name for name in error.tables if not is_aside(self.aside, name)]
         if not names or is_server_wide(error):
@@ -120,7 +120,7 @@ class ApplyRun:
         return True
 
     def _set_aside(self, names: Iterable[Name], reason: str, since: int) -> None:
-        """Set tables aside durably; `consistent` is false already, as the window is open."""
+        """Set tables aside durably. `consistent` is already false, because the window is open."""
         tables = [AsideTable(db, table, since, "policy", reason) for db, table in names]
         cluster_id = self.manifest.cluster_id
 

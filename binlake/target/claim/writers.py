@@ -1,6 +1,6 @@
-"""The connections of a claim: each transaction proves the fence first, and counts once it is known to be stored.
+"""The connections of a claim. Each transaction proves the fence first and is counted once it is known to be stored.
 
-Sources: hazards R-02 (proof first), R-38 (deadlocks), R-61 (a connection lost at COMMIT, a copy in the target's place).
+Sources: hazards R-02 (proof first), R-38 (deadlocks), R-61 (a connection lost at COMMIT, a server replaced by a copy).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from binlake.target.session.session import Session
 log = structlog.get_logger()
 
 TRIES = 5
-"""How often a transaction is run when the server rolls it back or its COMMIT is lost."""
+"""How often a transaction is tried when the server rolls it back or its COMMIT is lost."""
 
 T = TypeVar("T")
 
 _NEXT_RUN = (
-    "the next run starts from what this server holds and applies the rest again; a copy without gaps in its"
-    " transactions is enough for that"
+    "the next run continues from this server's state and applies the rest again; this requires a copy without gaps in"
+    " its transactions"
 )
 
 
@@ -42,11 +42,11 @@ class _FenceRow(NamedTuple):
 
 
 class ConfirmedTransactions:
-    """The transactions known to be stored, shared by all connections of a claim. `session`: its first connection.
+    """Counts the transactions known to be stored, for all connections of a claim. `session`: its first connection.
 
-    Each transaction adds 1 to its connection's row of the fence, so that row counts the connection's transactions on
-    a server. A new or renewed connection writes only where nothing confirmed is missing. If another server with fewer
-    of them replaces the target, the run ends, and the next one continues from what that server has.
+    Each transaction adds 1 to its connection's row of the fence, so that row counts the connection's transactions on a
+    server. A new connection writes only if the server has all confirmed transactions. If a server with fewer
+    transactions replaces the target, the run ends, and the next run continues from that server's state.
     """
 
     def __init__(self, session: Session, target: Target) -> None:
@@ -61,11 +61,11 @@ class ConfirmedTransactions:
             self._counts[worker] = max(count, self._counts.get(worker, 0))
 
     def require_all(self, session: Session, fence: Fence) -> None:
-        """Check that a new connection's server is the claim's and has all of it. Raises TargetUnavailable."""
+        """Require of a new connection the claim's server with all its transactions. Raises TargetUnavailable."""
         server = self._identity(session)
         if server != self._server:
             raise TargetUnavailable(
-                "another server answers at the target's address than when this run began",
+                "the server at the target's address is not the one on which this run began",
                 where={"target": session.place, "began_on": self._server, "answers": server},
                 hint=_NEXT_RUN,
             )
@@ -85,7 +85,7 @@ class ConfirmedTransactions:
             )
 
     def _identity(self, session: Session) -> str:
-        # The servers of a TiDB cluster hold the same rows.
+        # All servers of a TiDB cluster have the same rows.
         if self._target.db_type == "tidb":
             return ""
         (server,) = session.rows("SELECT @@hostname, @@port, @@server_id")
@@ -94,10 +94,10 @@ class ConfirmedTransactions:
 
 @dataclass(frozen=True)
 class SharedByWriters:
-    """The parts that all writers of a claim share.
+    """The state that all writers of a claim share.
 
-    `check` is called before a retry and may raise; `notify` is the hook; `marks`: with loopback control, each
-    transaction's mark of origin; `one_at_a_time`: the lock under which deadlocked transactions are retried.
+    `check` is called before a retry and may raise; `notify` is the hook; `marks`: marks each transaction's origin if
+    loopback control is on; `one_at_a_time`: the lock under which deadlocked transactions are retried.
     """
 
     target: Target
@@ -114,7 +114,7 @@ class _Written(Generic[T]):
 
 
 class FencedWriter:
-    """A session and its row of the fence; the session is a new one after a lost COMMIT."""
+    """A session and its row of the fence. After a lost COMMIT, `session` is a new one."""
 
     def __init__(self, session: Session, fence: Fence, shared: SharedByWriters) -> None:
         self.session = session
@@ -181,27 +181,27 @@ class FencedWriter:
         try:
             self.session.rollback()
         except BinlakeError as error:
-            # The server rolls back when the connection is lost; the error that led here is what matters.
+            # The server rolls back when the connection is lost. The original error must not be hidden.
             log.warning("not_rolled_back", task=self.fence.replication, worker=self.fence.worker, error=str(error))
 
     def _is_stored_after_all(self, written: _Written[T], is_stored: Callable[[Session, T], bool]) -> bool:
-        """Whether the server has it. The proof waits until the lost session's transaction has ended, so it is final.
+        """Whether the server stored it. The answer is final: the proof waits for the end of the lost transaction.
 
-        Raises TargetUnavailable where the server lacks what was confirmed before.
+        Raises TargetUnavailable if the server lacks transactions that it confirmed before.
         """
         self.session.close()
         self.session = Session(self._shared.target)
         self._shared.confirmed.require_all(self.session, self.fence)
-        # Committed at once: a take-over cannot end this connection by name yet, so it must hold no lock.
+        # Commit at once: a take-over cannot find this connection by name yet, so it must hold no lock.
         self._shared.confirmed.record(self.fence.worker, self.fence.prove(self.session))
         stored = is_stored(self.session, written.value)
-        # The server may still have the lost session, and with it the name that a take-over looks for.
+        # The lost session may still exist on the server and hold the name that a take-over looks for.
         self.fence.register(self.session)
         return stored
 
 
 class _SharedItems(Generic[T]):
-    """An iterator shared by threads. It ends for all of them after the first error."""
+    """An iterator shared by threads. After the first error it ends for all of them."""
 
     def __init__(self, items: Iterator[T]) -> None:
         self._items = items
@@ -224,7 +224,7 @@ class _SharedItems(Generic[T]):
 
 
 class Workers:
-    """At most `count` writers, numbered from 1; `connect` opens one when it gets its first work.
+    """At most `count` writers, numbered from 1. `connect` opens a writer's connection for its first item.
 
     The caller's thread waits, so `run` is a barrier: when it returns, all writers are done (invariant 6).
     """
@@ -235,9 +235,9 @@ class Workers:
         self._writers: dict[int, FencedWriter] = {}
 
     def run(self, items: Iterator[T], act: Callable[[FencedWriter, T], None], *, most: int | None = None) -> None:
-        """Call `act` on every item, in any order, with up to `most` writers. Returns when all have stopped.
+        """Call `act` on every item, in any order, with up to `most` writers. Returns when all writers have stopped.
 
-        Raises the first error, of `items` too. `items` is read by one thread at a time.
+        Raises the first error, including one of `items`. `items` is read by one thread at a time.
         """
         shared = _SharedItems(items)
         threads = [
@@ -250,7 +250,7 @@ class Workers:
             for thread in threads:
                 thread.join()
         except BaseException as error:
-            # Ctrl-C: no thread may write once the caller has continued.
+            # After Ctrl-C no thread may write once the caller continues.
             shared.fail(error)
             for thread in threads:
                 if thread.ident is not None:
@@ -260,11 +260,11 @@ class Workers:
             raise shared.error
 
     def connections(self) -> list[int]:
-        """The server's numbers of the connections that are open."""
+        """The server's ids of the open connections."""
         return [writer.session.connection_id for writer in list(self._writers.values())]
 
     def close(self) -> None:
-        """Close the connections; what is open rolls back at the server."""
+        """Close the connections; the server rolls back open transactions."""
         for writer in self._writers.values():
             try:
                 writer.session.close()

@@ -1,1 +1,1 @@
-"""An operator's commands over a target: its checkpoint, a DDL that is stuck, tables set aside."""
+"""An operator's commands for a target: its checkpoint, a blocked DDL, tables set aside."""

@@ -1,7 +1,8 @@
-"""Follows the full load of a feeder's sources until lake and target have the base.
+"""Follows the full load of a feeder's sources until the lake and the target have the base.
 
-The feeder loads by itself at its first start, and windows carry the load like any other change, so following it writes
-nothing. It shows the progress, and refuses a lake that begins after the load, as its base would never arrive.
+The feeder starts the load by itself at its first start, and windows carry the load like any other change. So this
+module writes nothing: it shows the progress. It refuses a lake that begins after the load, because the base would never
+arrive.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NUMBERS = ("rows", "rows_estimated", "tables", "tables_done", "from_ts", "commi
 
 @dataclass(frozen=True)
 class Load:
-    """The full load of one source, `state` as the feeder reports it. It is in (`from_ts`, `commit_ts`], 0 = unknown."""
+    """The full load of one source, in (`from_ts`, `commit_ts`]; 0 = unknown. `state` as the feeder reports it."""
 
     source: str
     state: str
@@ -44,7 +45,7 @@ class Load:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """One line for people."""
         if self.state == "done":
             return f"{self.source}: {self.rows:,} rows of {self.tables} tables"
         share = 100 * self.rows // max(self.rows_estimated, self.rows, 1)
@@ -86,7 +87,7 @@ def follow_bootstrap(
     show: Callable[[Bootstrap], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> Bootstrap:
-    """Wait for the phase `until`; `show` is called with each change.
+    """Wait for the phase `until`. `show` is called on each change.
 
     Raises SourceUnavailable, ConfigError, CheckpointConflict.
     """
@@ -105,33 +106,32 @@ def follow_bootstrap(
 
 
 def read_loads(page: str | None) -> tuple[Load, ...]:
-    """The loads on the feeder's page. Raises ConfigError when there are none, SourceUnavailable when a
-    source cannot be loaded."""
+    """The loads on the feeder's page. Raises ConfigError if it has none, SourceUnavailable if a source failed."""
     if page is None:
         raise ConfigError(
-            "source.status-url is not a feeder's, and there is no [source.sql] to read a TiDB source with",
-            hint="add a section [source.sql] with a TiDB server of the source; or load the target with its own tools"
-            " and record it: binlake checkpoint set --base",
+            "source.status-url is not that of a feeder, and without [source.sql] a TiDB source cannot be read",
+            hint="add a section [source.sql] that names a TiDB server of the source; or load the target with its own"
+            " tools and record it: binlake checkpoint set --base",
         )
     try:
         sources: Sequence[Mapping[str, Any]] = json.loads(page)["sources"]
         for source in sources:
             if source["state"] == "failed":
                 raise SourceUnavailable(
-                    f"the feeder gave up a source: {source['trouble']}", where={"source": source["source"]}
+                    f"the feeder gave up on a source: {source['trouble']}", where={"source": source["source"]}
                 )
         loads = tuple(_parse_load(source) for source in sources if "load" in source or source["state"] != _READING)
     except (ValueError, KeyError, TypeError) as error:
         raise WireError(f"the feeder's page cannot be read: {error!r}") from error
     if not loads:
         raise ConfigError(
-            "no source of the feeder had a full load", hint='`mode = "snapshot"` in [source.start] of feeder.toml'
+            "no source of the feeder had a full load", hint='set `mode = "snapshot"` in [source.start] of feeder.toml'
         )
     return loads
 
 
 def read_bootstrap(replication: Replication, loads: tuple[Load, ...]) -> Bootstrap:
-    """How far lake and target have the base. Raises CheckpointConflict for a lake that begins after the load."""
+    """How much of the base lake and target have. Raises CheckpointConflict for a lake that begins after the load."""
     if any(load.state != "done" for load in loads):
         return Bootstrap("loading", loads)
     windows = WindowLog(LakePaths.of(replication))
@@ -139,7 +139,7 @@ def read_bootstrap(replication: Replication, loads: tuple[Load, ...]) -> Bootstr
     first = min(load.from_ts for load in loads)
     if start is not None and start > first:
         raise CheckpointConflict(
-            "the lake begins after the full load, so it will never have it",
+            "the lake begins after the full load, so the load will never reach it",
             where={"lake_starts": start, "load_starts": first},
             hint='give the replication a new lake folder, initial-commit-ts = "0" and a target without checkpoint',
         )

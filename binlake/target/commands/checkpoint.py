@@ -1,4 +1,4 @@
-"""`binlake checkpoint`: show a target's position, set it to that of a restored dump, or adopt another writer's row."""
+"""`binlake checkpoint`: show a target's position, set it after restoring a dump, or adopt another writer's row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CheckpointCommand:
     """Show the target's checkpoint, set its first one, or adopt its row."""
 
     name = "checkpoint"
-    help = "show the target's checkpoint and open window; set it to a restored dump's; adopt another writer's row"
+    help = "show the target's checkpoint and open window; set it after restoring a dump; adopt another writer's row"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`show`, `set` or `adopt`, the replication's file, the cluster."""
@@ -41,12 +41,12 @@ class CheckpointCommand:
         parser.add_argument(
             "--base",
             metavar="TS|FOLDER",
-            help="set: the commit_ts at which the target equals the source, or the folder of the dump it was made from",
+            help="set: the commit_ts at which the target equals the source, or the folder of the dump restored into it",
         )
         parser.add_argument(
             "--close-window",
             action="store_true",
-            help="adopt: give up the window that another replication left open and continue from the checkpoint",
+            help="adopt: abandon the window that another replication left open and continue from the checkpoint",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -70,7 +70,7 @@ def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: 
         create_tables(session, schema)
         opened = read_open_progress(session, schema, cluster_id)
         other = opened.replication if opened is not None and opened.replication != replication.name else None
-        # Claimed, so that neither replication can write meanwhile.
+        # Both replications are claimed, so that neither can write meanwhile.
         with claimed_transaction(session, target, [replication.name, *([] if other is None else [other])]):
             if other is not None:
                 _close_window(session, schema, cluster_id, other, close=close)
@@ -78,9 +78,9 @@ def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: 
 
 
 def set_checkpoint(replication: Replication, target: Target, cluster_id: int, base: int) -> None:
-    """Record that the target equals the source at `base` (commit_ts): windows begin there.
+    """Record that the target equals the source at `base` (commit_ts). The first window begins there.
 
-    Raises ConfigError without a cluster, CheckpointConflict where there is another checkpoint, which stays.
+    Raises ConfigError without a cluster, CheckpointConflict if the target has another checkpoint, which stays.
     """
     _require_cluster(cluster_id)
     schema = target.checkpoint_schema
@@ -107,9 +107,10 @@ def _parse_base(text: str | None) -> int:
     base = int(text) if text.isdecimal() else read_dump_position(Path(text)).commit_ts
     if not base:
         raise ConfigError(
-            "the dump is one of MySQL or MariaDB: its position is in the source's log, not a commit_ts",
+            "the dump is from MySQL or MariaDB: it has a position in the source's log, not a commit_ts",
             where={"folder": text},
-            hint='start the feeder there: mode = "dump" and definitions = FOLDER in [source.start] of feeder.toml',
+            hint="start the feeder at this position:"
+            ' mode = "dump" and definitions = FOLDER in [source.start] of feeder.toml',
         )
     return base
 
@@ -117,12 +118,12 @@ def _parse_base(text: str | None) -> int:
 def _require_cluster(cluster_id: int) -> None:
     if not cluster_id:
         raise ConfigError(
-            "the cluster whose row is written must be known", hint="give --cluster-id, or set source.cluster-id"
+            "the cluster id of the row to write is unknown", hint="give --cluster-id, or set source.cluster-id"
         )
 
 
 def _close_window(session: Session, schema: str, cluster_id: int, replication: str, *, close: bool) -> None:
-    """Between two whole segments the target is the source at the checkpoint, DDL included; else it is refused."""
+    """Close the window if the target equals the source at the checkpoint, DDL included: between two whole segments."""
     progress = read_progress(session, schema, replication)
     if progress is None or not progress.is_open:
         return
@@ -137,7 +138,7 @@ def _close_window(session: Session, schema: str, cluster_id: int, replication: s
     checkpoint = CheckpointTable(schema, cluster_id).read(session)
     if progress.ddl_state == "done" and checkpoint is not None and checkpoint.commit_ts < (progress.ddl_commit_ts or 0):
         raise CheckpointConflict(
-            f"a DDL of the window {window} ran, and rows of {replication} from before it are not applied yet",
+            f"a DDL of the window {window} ran, but earlier rows of {replication} are not applied yet",
             where={"ddl": (progress.ddl_sql or "")[:300], "commit_ts": progress.ddl_commit_ts},
             hint=f"let {replication} finish its window (`binlake stage finalize`), then adopt",
         )
@@ -154,13 +155,13 @@ def _close_window(session: Session, schema: str, cluster_id: int, replication: s
         raise CheckpointConflict(
             f"the replication {replication} holds the window {window} open",
             where={"schema": schema, "segment": progress.segment},
-            hint=f"let {replication} finish it (`binlake stage finalize`), or give it up with --close-window",
+            hint=f"let {replication} finish it (`binlake stage finalize`), or abandon it with --close-window",
         )
     write_progress(session, schema, progress.with_window_closed())
 
 
 def _describe_checkpoint(cluster_id: int, checkpoint: Checkpoint | None, progress: Progress | None) -> dict[str, Any]:
-    """Values for people and programs: every commit_ts a decimal string."""
+    """The answer for people and programs; every commit_ts is a decimal string."""
     answer: dict[str, Any] = {"cluster_id": str(cluster_id), "checkpoint": None, "open_window": None}
     if checkpoint is not None:
         answer["checkpoint"] = {

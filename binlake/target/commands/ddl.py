@@ -1,5 +1,8 @@
-"""`binlake ddl`: the DDL at which an open window is stuck; releasing the window before one that the target refuses;
-the tables that share a target and do not have each other's DDL yet."""
+"""`binlake ddl`: show the DDL that blocks an open window, release the window, or show shard locks.
+
+A window is released before a DDL that the target refuses. Shard locks are tables that share a target and lack each
+other's DDL.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ log = structlog.get_logger()
 _WHAT = {
     "ddl": "a DDL of the source",
     "replaced": "the replacement of a DDL",
-    "injected": "an injection before what has this commit_ts",
-    "": "not known: the lake does not have the statements of this window",
+    "injected": "a statement injected before this commit_ts",
+    "": "unknown: the lake does not have the statements of this window",
 }
 
 
 class DdlCommand:
-    """Show the DDL in flight, release the window that stopped before it, or show the shards that differ."""
+    """Show the DDL in flight, release the window that is blocked by it, or show the shards that differ."""
 
     help = (
-        "show the DDL at which an open window is stuck; release the window, so that the DDL can be replaced or left"
-        " out; lock: show the tables that share a target and lack a DDL of the others, or continue without them"
+        "show the DDL that blocks an open window; release the window, so that the DDL can be replaced or left out;"
+        " lock: show the tables that share a target and lack a DDL of the others, or continue without them"
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -42,9 +45,9 @@ class DdlCommand:
         add_arguments(parser, ("show", "release", "lock"))
         parser.add_argument(
             "of_lock", nargs="?", choices=("show", "resolve"), default="show",
-            help="lock: show who waits for whom, or resolve: continue without the tables that others wait for",
+            help="lock: show which tables wait for which, or resolve: continue without the tables others wait for",
         )  # fmt: skip
-        parser.add_argument("--commit-ts", help="release: commit_ts of the DDL, as `show` has it")
+        parser.add_argument("--commit-ts", help="release: commit_ts of the DDL, as `show` prints it")
         parser.add_argument("--table", metavar="DB.TABLE", help="lock resolve: the table of the target")
         parser.add_argument(
             "--without", action="append", default=[], metavar="DB.TABLE",
@@ -53,13 +56,11 @@ class DdlCommand:
         parser.add_argument("--sql", default="", help="lock resolve: this statement instead of the tables' own")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Print the DDL at which the target is stuck, the released window, or who lacks a DDL. 3 when there is none."""
+        """Print the blocking DDL, the released window, or the tables that lack a DDL. Returns 3 if there is none."""
         replication, target, cluster_id = read_row_arguments(args)
         if args.action == "lock" and args.of_lock == "resolve":
             if not args.table:
-                raise ConfigError(
-                    "resolve must know the table", hint="give --table DB.TABLE; `binlake ddl lock` has it"
-                )
+                raise ConfigError("resolve needs the table", hint="give --table DB.TABLE; `binlake ddl lock` shows it")
             resolved = resolve_lock(replication, args.table, args.without, args.sql)
             print(json.dumps(resolved, indent=2) if args.output == "json" else _format_text(resolved))
             return 0
@@ -67,7 +68,7 @@ class DdlCommand:
             return show_locks(replication, args.output)
         if args.action == "release":
             if not (args.commit_ts and args.commit_ts.isdigit()):
-                raise ConfigError("release must know the DDL", hint="give --commit-ts; `binlake ddl show` has it")
+                raise ConfigError("release needs the DDL", hint="give --commit-ts; `binlake ddl show` shows it")
             answer = _release(replication, target, cluster_id, int(args.commit_ts))
         else:
             answer = _describe_ddl(replication, cluster_id)
@@ -84,7 +85,7 @@ def _describe_ddl(replication: Replication, cluster_id: int) -> dict[str, str]:
     replacement = rules.replacements.get(commit_ts)
     before = _list_injections(rules, commit_ts)
     ignored = str(commit_ts) in replication.filter.ignore_txn_commit_ts
-    way = f"replaced by: {replacement}" if replacement else "left out" if ignored else "as it is pinned"
+    way = f"replaced by: {replacement}" if replacement else "left out" if ignored else "as pinned"
     way += f"; before it: {'; '.join(before)}" if before else ""
     window = f"{opened.open_lo}-{opened.open_hi}"
     return {

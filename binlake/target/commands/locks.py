@@ -1,7 +1,8 @@
-"""`binlake ddl lock`: the tables that share a target and differ in shape, as of the end of the lake.
+"""`binlake ddl lock`: the tables that share a target and differ in shape at the end of the lake.
 
-It is DM's `shard-ddl-lock`. In mode pessimistic it says whose rows wait for whom; in the others nobody waits, the first
-table widens the target, the last one narrows it, and meanwhile this says whose DDL is missing.
+It corresponds to DM's `shard-ddl-lock`. In mode pessimistic it shows which tables' rows wait for which tables. In the
+other modes no table waits: the first table widens the target and the last one narrows it, and meanwhile this command
+shows which DDL are missing.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from binlake.window.targets import Naming, TargetTables
 log = structlog.get_logger(__name__)
 
 _STATES = {
-    True: "the target holds the rows of all",
-    False: "no shape holds the rows of all: the next DDL of one of them stops",
+    True: "the target can store the rows of all",
+    False: "no shape can store the rows of all: the next DDL of one of them stops",
 }
-_WAITS = "they wait for each other: rows after a DDL that others lack are held"
+_WAITS = "they wait for each other: rows after a DDL that other tables lack are held back"
 
 
 def show_locks(replication: Replication, output: str) -> int:
-    """Print them; the status: 3 when there is none. Raises ConfigError."""
+    """Print the locks. Returns the exit status: 3 if there is none. Raises ConfigError."""
     locks = read_locks(replication)
     if output == "json":
         print(json.dumps(locks))
@@ -56,7 +57,7 @@ def show_locks(replication: Replication, output: str) -> int:
 
 
 def read_locks(replication: Replication) -> list[dict[str, Any]]:
-    """A table of the target each, with its tables of the source, for JSON. Raises ConfigError."""
+    """One item per table of the target, with its tables of the source, for JSON. Raises ConfigError."""
     paths = LakePaths.of(replication)
     landed = WindowLog(paths).landed_ts()
     if landed is None:
@@ -86,9 +87,9 @@ def read_locks(replication: Replication) -> list[dict[str, Any]]:
 
 
 def resolve_lock(replication: Replication, table: str, without: Sequence[str], sql: str) -> dict[str, Any]:
-    """Record that merge continues without the tables that others wait for; returns what happens next, for JSON.
+    """Record that merge continues without the tables that others wait for. Returns the consequences, for JSON.
 
-    Raises ConfigError where that would release nothing.
+    Raises ConfigError if that would release nothing.
     """
     paths, rules = LakePaths.of(replication), Rules.of(replication)
     windows, naming = WindowLog(paths), Naming(rules)
@@ -102,15 +103,15 @@ def resolve_lock(replication: Replication, table: str, without: Sequence[str], s
             raise ConfigError(
                 "this shard lock is resolved already",
                 where={"table": table, "behind": place},
-                hint="the next window does it; then `binlake ddl lock` shows who still waits",
+                hint="the next window applies it; then `binlake ddl lock` shows which tables still wait",
             )
         row = SharedJudge(naming, tables, locks).resolve(resolution, place, 0) if locks.holds else None
         if row is None:
             raise ConfigError(
-                "no rows of this table wait for tables that it could continue without",
+                "no rows of this table wait for tables that could be left out",
                 where={"table": table, "without": ", ".join(without)},
-                hint="`binlake ddl lock` shows who waits and who lacks what; where tables have reached different"
-                " shapes, name those to continue without by --without",
+                hint="`binlake ddl lock` shows which tables wait and which DDL they lack; if tables have reached"
+                " different shapes, name those to continue without with --without",
             )
         record_resolution(windows, place, resolution)
     log.warning("shard_lock_resolved", table=table, without=list(without), sql=row.sql, behind=str(place))
@@ -120,7 +121,7 @@ def resolve_lock(replication: Replication, table: str, without: Sequence[str], s
 def _split_name(name: str) -> Name:
     db, dot, table = name.partition(".")
     if not (db and dot and table):
-        raise ConfigError("the name of a table is db.table", where={"name": name}, hint="`binlake ddl lock` has it")
+        raise ConfigError("a table's name must be db.table", where={"name": name}, hint="`binlake ddl lock` shows it")
     return db, table
 
 
@@ -129,7 +130,7 @@ def _shard_name(shard: Shard) -> Name:
 
 
 def _read_hold_starts(replication: Replication, paths: LakePaths) -> dict[Name, str]:
-    """The commit_ts from which rows of a table of the source wait, as text, by its name in lower case."""
+    """By a source table's name in lower case: the commit_ts from which its rows wait, as text."""
     windows = WindowLog(paths)
     merged = windows.newest(("merge",), 1)
     ts = merged[0]["hi"] if merged else 0

@@ -1,7 +1,7 @@
-"""Releases an open window that stopped before a DDL which the target refuses, to be derived anew (S4-46).
+"""Releases an open window that is blocked by a DDL which the target refuses, so that it can be derived again (S4-46).
 
-The target is then the source at the checkpoint, as between any two segments: all before the DDL is there, and the
-intent's evidence proves that nothing of the DDL is. Without proof the release is refused.
+The target then equals the source at the checkpoint, as between any two segments: everything before the DDL is applied,
+and the intent's evidence proves that the DDL had no effect. Without this proof the release is refused.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from binlake.target.session.tables import tables_exist
 
 
 def release_ddl(target: Target, cluster_id: int, replication: str, commit_ts: int) -> tuple[Progress, int]:
-    """(the window as it was open, the checkpoint from which its next one starts).
+    """Release the window. Returns its progress before, and the checkpoint at which the next window starts.
 
-    Raises CheckpointConflict unless the window of `replication` is stopped before the DDL at `commit_ts`,
-    LeaseHeld while another process applies.
+    Raises CheckpointConflict unless the window of `replication` is blocked by the DDL at `commit_ts`, LeaseHeld while
+    another process applies.
     """
     with closing(Session(target)) as session:
         if not tables_exist(session, target.checkpoint_schema):
@@ -41,7 +41,7 @@ def release_ddl(target: Target, cluster_id: int, replication: str, commit_ts: in
 
 
 def _read_refused_ddl(session: Session, target: Target, replication: str, commit_ts: int) -> Progress:
-    """The open window, at the intent of that DDL."""
+    """The progress of the open window, which must be at the intent of that DDL. Raises CheckpointConflict."""
     progress = read_progress(session, target.checkpoint_schema, replication)
     if progress is None or not progress.is_open:
         raise CheckpointConflict(
@@ -56,15 +56,15 @@ def _read_refused_ddl(session: Session, target: Target, replication: str, commit
             else f"in segment {progress.segment}"
         )
         raise CheckpointConflict(
-            f"the open window is not stopped before that DDL, but {at}",
+            f"the open window is not blocked by that DDL: it is {at}",
             where={"commit_ts": commit_ts, "window": f"{progress.open_lo}-{progress.open_hi}"},
-            hint="run finalize: it continues until a DDL is refused; `binlake ddl show` shows which",
+            hint="run finalize: it continues until a DDL is refused; then `binlake ddl show` shows that DDL",
         )
     return progress
 
 
 def _require_untouched(session: Session, target: Target, progress: Progress) -> None:
-    """Check that nothing of the DDL is at the target, and that it would show. Raises CheckpointConflict."""
+    """Require proof that the DDL had no effect on the target. Raises CheckpointConflict."""
     intent = _read_intent(progress)
     last = (progress.ddl_sql or "").rsplit(";\n", 1)[-1]
     marker = RenameMarker.of(target.checkpoint_schema, progress.replication, progress.ddl_commit_ts or 0, last)
@@ -75,10 +75,10 @@ def _require_untouched(session: Session, target: Target, progress: Progress) -> 
     if marker is None and before is not None and judge(before, now, intent.after) == "before":
         return
     raise CheckpointConflict(
-        "the target is not as it was before the DDL, or cannot show it",
+        "the target is not in its state before the DDL, or cannot prove it",
         where={"ddl": (progress.ddl_sql or "")[:300], "commit_ts": progress.ddl_commit_ts,
                "tables": ", ".join(".".join(name).rstrip(".") for name in intent.touched)},
-        hint="undo its effects by hand, or run finalize, which counts it as done where the target shows its "
+        hint="undo the DDL's effects by hand, or run finalize, which counts the DDL as done if the target shows its "
         "result",
     )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Sets tables aside by command, while no process applies: between two windows or inside an open one (U-16).
 
-What the open window has pinned stays pinned: finalize passes over what is about these tables.
+The statements of an open window stay pinned: finalize skips those for these tables.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from binlake.target.session.tables import create_tables
 def set_aside(
     target: Target, cluster_id: int, replication: str, names: Sequence[Name], reason: str, start: int
 ) -> list[AsideTable]:
-    """Set `names` aside from the checkpoint on (`start`: where there is none yet); the rows as they are stored.
+    """Set `names` aside from the checkpoint on (`start` if there is none yet). Returns the rows as stored.
 
-    Raises LeaseHeld while another process applies, CheckpointConflict if the checkpoint row is another replication's or
-    matches no state of the source and no Binlake window is open.
+    Raises LeaseHeld while another process applies. Raises CheckpointConflict if the checkpoint row belongs to another
+    replication, or if it matches no state of the source and no Binlake window is open.
     """
     schema = target.checkpoint_schema
     with closing(Session(target)) as session:
@@ -53,17 +53,17 @@ def set_aside(
 
 
 def _require_state(session: Session, schema: str, cluster_id: int, replication: str, checkpoint: Checkpoint) -> None:
-    """`consistent` must become true again for the right reason: what makes it false now must be known to end."""
+    """Require a known reason if `consistent` is false, so that it later becomes true only when it really is."""
     progress = read_progress(session, schema, replication)
     if progress is None and checkpoint.consistent:
-        # A checkpoint of another writer, at rest: no row above it was written.
+        # A consistent checkpoint of another writer: no row above it was written.
         write_progress(session, schema, Progress(replication, cluster_id, None, None, None, checkpoint.commit_ts))
     if progress is not None and progress.is_open:
         return
     if not is_settled(checkpoint, progress, read_aside(session, schema, cluster_id)):
         raise CheckpointConflict(
-            "the target does not match any state of the source: a rollback wrote to it, or another writer left it",
+            "the target matches no state of the source: a rollback wrote to it, or another writer was interrupted",
             where={"commit_ts": checkpoint.commit_ts, "task": replication},
-            hint="let the next window end first; if only this table stops it, set target.on-table-error to"
+            hint="let the next window finish first; if only this table blocks it, set target.on-table-error to"
             " set-aside for that window",
         )

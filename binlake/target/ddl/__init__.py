@@ -1,1 +1,1 @@
-"""One DDL on the target, exactly once: intent, execution, proof."""
+"""Runs one DDL on the target exactly once: intent, execution, proof."""

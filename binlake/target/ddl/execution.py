@@ -1,7 +1,7 @@
-"""Runs the statements of one DDL, some of which the target may already have.
+"""Runs the statements of one DDL, whose effect the target may already have.
 
-The errors that mean this are the drainer's list, and no others (tidb-binlog 5.10). The drainer then simply continues;
-our caller first checks that the target matches the DDL's result, as a table of another shape gives the same errors.
+Exactly the errors of the drainer's list mean this (tidb-binlog 5.10). The drainer then simply continues. Our caller
+first checks that the target matches the DDL's result, because a table of another shape gives the same errors.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ IGNORABLE = {
 
 
 def execute_ddl(session: Session, statements: Sequence[str]) -> list[TargetRefused]:
-    """Run the statements of one DDL; returns the errors of the list. Raises TargetRefused for any other error.
+    """Run the statements of one DDL; return the errors in IGNORABLE. Raises TargetRefused for any other error.
 
-    Some statements set the session for the DDL and some reset it: these always run.
+    Statements that reset session settings made for the DDL are run even after an error.
     """
     try:
         return _execute_all(session, statements)
@@ -53,16 +53,16 @@ def _execute_all(session: Session, statements: Sequence[str]) -> list[TargetRefu
                 raise
             ignored.append(error)
             if statement.startswith("USE "):
-                # Without its database the rest would run in another one.
+                # Otherwise the other statements would run in another database.
                 break
     return ignored
 
 
 def is_half_converted(session: Session, touched: Sequence[tuple[str, str]], statements: Sequence[str]) -> bool:
-    """Whether a DDL that converts values was interrupted half-way.
+    """Whether a DDL that converts values was interrupted halfway.
 
-    Then a table of `touched` has a column that only these statements make and the last one removes. They may run again
-    from the first: until the last one the table keeps its old column.
+    Then a table of `touched` has a column that only these statements create and the last one removes. They may run
+    again from the first statement, because the table keeps its old column until the last one.
     """
     if not any(SHADOW in statement for statement in statements):
         return False

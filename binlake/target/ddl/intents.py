@@ -1,4 +1,7 @@
-"""A DDL commits by itself, so: intent, execute, done; a run that finds an intent checks the target (hazards R-04)."""
+"""Applies a DDL exactly once, though it commits implicitly: intent, execute, done (hazards R-04).
+
+A run that finds an intent checks the target to learn whether the DDL ran.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ _ANOTHER_DDL = (
     " accepts, or in filter.ignore-txn-commit-ts once you have run it by hand; then `binlake ddl release`, and merge,"
     " compact and convert again; or let the other tables continue without it: `binlake table aside`, then finalize"
 )
-# Its commit_ts belongs to a change of the source, which those two keys would replace or leave out.
+# An injection's commit_ts belongs to a change of the source, which ddl-replacement and ignore-txn would affect.
 _ANOTHER_INJECTED = (
     "fix the target and run finalize again; or change or remove this `ddl-injection`, then `binlake ddl release`, and"
     " merge, compact and convert again"
@@ -39,12 +42,12 @@ _ANOTHER_INJECTED = (
 
 @dataclass(frozen=True)
 class DdlIntent:
-    """The record of a DDL to be run: which definitions it changes, from what and to what (hazards R-04).
+    """The record of a DDL to be run: the definitions that it changes, before and after (hazards R-04).
 
-    `touched`: the names whose definitions show whether it ran; `after` None where its result is unknown.
+    `touched`: the names whose definitions show whether it ran; `after`: None if its result is unknown.
 
-    `refused`: the target answered with an error and nothing of the DDL ran. `before`: the target's evidence when it
-    began; None in an intent of a version that did not store that.
+    `refused`: the target answered with an error, and the DDL had no effect. `before`: the target's evidence before the
+    DDL; None in an intent of a version that did not store it.
     """
 
     touched: tuple[Name, ...]
@@ -61,7 +64,7 @@ class DdlIntent:
 
     @classmethod
     def from_json(cls, text: str) -> DdlIntent:
-        """The value of `to_json`; an intent of an older version has no `touched`: its expectation names all."""
+        """Parse what `to_json` wrote. An older version stored only the expectation, which names all tables."""
         raw = json.loads(text)
         if "touched" not in raw:
             expected = Expected.from_json(text)
@@ -73,9 +76,9 @@ class DdlIntent:
 
 @dataclass(frozen=True)
 class DdlOutcome:
-    """`executed`: False when the target had it already. `ignored`: the errors of the target that were ignored.
+    """`executed`: False when the target already had the result. `ignored`: the errors of the target that were ignored.
 
-    `passed_over`: it was not run, as one of its tables is set aside.
+    `passed_over`: the DDL was skipped, as one of its tables is set aside.
     """
 
     executed: bool
@@ -86,8 +89,8 @@ class DdlOutcome:
 def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutcome:
     """Apply the DDL of `plan` and move the checkpoint to its commit_ts.
 
-    Raises Permanent when an intent is found and the target shows neither the definitions before nor those after, or
-    cannot show the difference; TargetRefused when the target refuses the statement.
+    Raises Permanent when an intent is found and the target does not prove whether the DDL ran; TargetRefused when the
+    target refuses the statement.
     """
     if run.progress.ddl_state == "done":
         return DdlOutcome(False)
@@ -98,7 +101,7 @@ def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutco
     try:
         return _execute_once(run, plan, ddl)
     except Permanent as error:
-        # An operator's statement may affect more tables than it names, and a statement on a database does.
+        # An operator's statement may affect tables that it does not name; a statement on a database always does.
         own = type(error) in (TargetRefused, Permanent) and ddl.kind == "ddl"
         if own and all(table for _, table in plan.touched):
             error.tables = plan.touched
@@ -144,9 +147,9 @@ def _write_intent(
 
 
 def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> tuple[str, ...]:
-    """Run the statements; returns the errors that mean that the target has the result already."""
+    """Run the statements; return the errors which mean that the target already has the result."""
     run.claim.check()
-    # Right before: a DDL cannot be part of the transaction that proves the fence.
+    # Prove the fence right before: a DDL cannot be part of the transaction that proves it.
     run.claim.prove()
     if ddl.db and (ddl.db, "") not in plan.touched:
         run.session.execute(f"USE {quote_name(ddl.db)}")
@@ -159,16 +162,16 @@ def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: Rena
     except TargetRefused as error:
         verdict = _judge_now(run, plan, ddl, marker)
         if verdict == "before":
-            # Nothing ran, and that is recorded: later repairs by hand are then not mistaken for the DDL.
+            # Record that the DDL had no effect, so that a later repair by hand is not mistaken for the DDL.
             _write_intent(run, plan, ddl, marker, refused=True)
         raise _refusal_error(run, plan, ddl, error, is_clear=verdict != "unknown") from error
     return tuple(f"{code_of(error)}: {error.message}" for error in ignored)
 
 
 def _require_result(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefused]) -> None:
-    """Check that the target matches the DDL's result; only then may an error be ignored. Raises TargetRefused.
+    """Require that the target matches the DDL's result; only then may an error be ignored. Raises TargetRefused.
 
-    Checked without an error too: `IF EXISTS` and `IF NOT EXISTS` succeed where nothing was done.
+    Also checked without an error: `IF EXISTS` and `IF NOT EXISTS` succeed even if nothing was done.
     """
     after = plan.expected_after
     if ignored:
@@ -177,7 +180,7 @@ def _require_result(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefuse
             list_differences(run.session, run.target, after) if after is not None else ["its statement was not run"]
         )
         if after is not None and (after.moves_rows or _only_swaps(plan)):
-            lacking = lacking or ["the target does not show whether its rows are gone"]
+            lacking = lacking or ["the target does not show whether the DDL removed or moved its rows"]
     else:
         lacking = find_left_behind(run.session, after, run.target.db_type) if after is not None else []
     if lacking:
@@ -187,7 +190,7 @@ def _require_result(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefuse
 
 
 def _only_swaps(plan: SegmentPlan) -> bool:
-    """A rename that frees no name: the same names may exist when nothing of it ran."""
+    """True for a rename that frees no name: the same names exist if it did not run."""
     after = plan.expected_after
     return not plan.repeatable and after is not None and None not in after.tables.values()
 
@@ -211,7 +214,7 @@ def _refusal_error(
 
 
 def _write_done(run: ApplyRun, plan: SegmentPlan, passed_over: StatementBatch | None = None) -> None:
-    # Rows that ran ahead of the DDL are not applied yet: the checkpoint passes them with the segment.
+    # With `rows_ahead`, rows from before the DDL are not applied yet: the checkpoint passes them with the segment.
     reached = run.commit_ts if plan.rows_ahead else plan.ddl_commit_ts
 
     def body(session: Session) -> Progress:
@@ -229,16 +232,16 @@ def _write_done(run: ApplyRun, plan: SegmentPlan, passed_over: StatementBatch | 
 
 
 def _must_execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> bool:
-    """False when the target proves that the DDL ran. Raises Permanent where neither is proved."""
+    """False when the target proves that the DDL ran. Raises Permanent if the target proves neither state."""
     intent = _read_intent(run)
     if is_half_converted(run.session, plan.touched, ddl.sql):
         return True
     if plan.repeatable and plan.expected_after is None:
-        # An operator's TRUNCATE: it leaves no trace, and running it twice is the same as once.
+        # An operator's TRUNCATE leaves no trace, and running it twice has the same effect as once.
         return True
     verdict = _judge_now(run, plan, ddl, marker)
     if intent.refused and (verdict == "before" or _is_still_needed(run, plan, intent)):
-        # Nothing of it ran, so it starts from the present state, whoever repaired it.
+        # The DDL had no effect, so it starts from the present state, even if somebody changed that by hand.
         _write_intent(run, plan, ddl, marker)
         return True
     if verdict != "unknown":
@@ -250,7 +253,7 @@ def _must_execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker:
 
 
 def _is_still_needed(run: ApplyRun, plan: SegmentPlan, intent: DdlIntent) -> bool:
-    """Whether a refused DDL was not done by hand meanwhile, as far as definitions can tell."""
+    """True if, as far as definitions show, nobody ran the refused DDL by hand meanwhile."""
     if plan.expected_after is not None and plan.expected_after.is_in_rows_alone:
         return False
     now = _read_evidence_now(run, plan)
@@ -266,7 +269,7 @@ def _read_evidence_now(run: ApplyRun, plan: SegmentPlan) -> Evidence:
 
 
 def _judge_now(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> Verdict:
-    """What the target proves about the DDL whose intent is stored."""
+    """Judge from the target whether the DDL of the stored intent ran."""
     before = _read_intent(run).before
     if before is None:
         return "unknown"
@@ -283,16 +286,16 @@ def _unclear_error(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) ->
     progress = run.progress
     names = ", ".join(f"{db}.{table}" if table else db for db, table in plan.touched)
     if before is None:
-        found = "the version of Binlake that began it recorded no proof of whether it ran"
+        finding = "the version of Binlake that began it recorded no evidence from before it"
     elif before.shows:
         lacking = "; ".join(list_differences(run.session, run.target, plan.expected_after))
-        found = f"the target shows neither the definitions before it nor those after it: {lacking}"
+        finding = f"the target shows neither the definitions before it nor those after it: {lacking}"
     elif plan.expected_after is None and _read_evidence_now(run, plan).texts != before.texts:
-        found = "its tables have changed, and nothing proves that this is its result"
+        finding = "its tables have changed, and nothing proves that this is its result"
     else:
-        found = "the target looks the same before and after it, so this does not show whether it ran"
+        finding = "the target looks the same before and after it, which does not show whether it ran"
     return Permanent(
-        f"a DDL was begun and {found}",
+        f"a DDL was begun, but {finding}",
         where={"ddl_commit_ts": plan.ddl_commit_ts, "tables": names, "ddl": (progress.ddl_sql or "")[:300]},
         hint=f"look at these tables; then {_hint_to_set_done(run)}, or to '' if it did not run",
     )

@@ -1,8 +1,8 @@
-"""Whether an operator's own statement ran: the target has its result, not just some other definition (R-04).
+"""Proves whether an operator's statement ran: the target must have its result, not just a changed definition (R-04).
 
-The result of such a statement is unknown, so it is tried on an empty copy of its table, next to the checkpoint,
-before the intent is written. A process that finds the intent compares the table with that copy. Where it cannot be
-tried, or changes nothing visible, a changed definition proves nothing: someone else may have made it.
+The result of such a statement is unknown. So before the intent is written, the statement is tried on an empty copy of
+its table, next to the checkpoint. A process that finds the intent compares the table with that copy. If the statement
+cannot be tried or changes nothing visible, a changed definition proves nothing: somebody else may have changed it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FOREIGN_KEY = " FOREIGN KEY ("
 
 @dataclass(frozen=True)
 class OperatorProof:
-    """The proof for `sql`: by `copy` for a statement that changes `table` in place, else by the definitions."""
+    """The proof for `sql`: by `copy` if the statement alters `table` in place, else by the definitions."""
 
     sql: str
     db: str
@@ -38,17 +38,17 @@ class OperatorProof:
 
     @classmethod
     def of(cls, schema: str, replication: str, commit_ts: int, ddl: StatementBatch) -> OperatorProof | None:
-        """The proof of `ddl`; None where it is not an operator's statement."""
+        """The proof for `ddl`; None if it is not an operator's statement."""
         if ddl.kind not in (REPLACED, INJECTED):
             return None
         used = [statement.removeprefix("USE ") for statement in ddl.sql[:-1] if statement.startswith("USE ")]
         db = tokenize(used[-1])[0].value if used else ddl.db
-        # The prefix of tables that are dropped when the next window opens.
+        # Tables with this prefix are dropped when the next window opens.
         copy = (schema, f"{copy_prefix(replication)}own_{commit_ts}")
         return cls(ddl.sql[-1], db, altered_table(ddl.sql[-1], db), copy)
 
     def make(self, session: Session) -> None:
-        """Try it on a copy; call it before the intent is written. What cannot be tried leaves no copy."""
+        """Try the statement on a copy, before the intent is written. Without a visible result no copy is left."""
         self.remove(session)
         if self.table is None:
             return
@@ -63,7 +63,7 @@ class OperatorProof:
             self.remove(session)
 
     def verdict(self, session: Session, before: Evidence, now: Evidence) -> Verdict:
-        """Whether it ran between the two."""
+        """Whether the statement ran between `before` and `now`."""
         if self.table is not None:
             left = self._definition(session, self.copy)
             if left is not None and left == self._definition(session, self.table):
@@ -74,11 +74,11 @@ class OperatorProof:
         return "unknown" if verdict == "after" and not self._shows(before, now) else verdict
 
     def remove(self, session: Session) -> None:
-        """Drop the copy: the statement is known to be done, or needs no proof. Raises TargetRefused."""
+        """Drop the copy once the statement is known to be done or needs no proof. Raises TargetRefused."""
         session.execute(f"DROP TABLE IF EXISTS {qualified(*self.copy)}")
 
     def _shows(self, before: Evidence, now: Evidence) -> bool:
-        """Whether the new definition is this statement's result; for a change in place it may be something else."""
+        """Whether a new definition proves this statement; not for a change in place, which may be another one."""
         if self.table is not None:
             return False
         if not makes_or_drops_table(self.sql) or before.numbers is None or now.numbers is None:
@@ -86,7 +86,7 @@ class OperatorProof:
         return before.numbers.keys() != now.numbers.keys()
 
     def _definition(self, session: Session, name: Name) -> list[str] | None:
-        """Its lines from the first column on; a copy has neither the name nor the foreign keys."""
+        """The definition's lines without the table's name and foreign keys, which a copy does not have."""
         text = read_create_statement(session, name)
         lines = (text or "").splitlines()[1:]
         return None if text is None else [line.rstrip(",") for line in lines if _FOREIGN_KEY not in line]

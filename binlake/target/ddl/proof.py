@@ -1,9 +1,9 @@
-"""Whether a DDL that was begun has run, proved only by what only the DDL can have changed (hazards R-04).
+"""Proves whether a DDL that was begun has run, only by changes that nothing but the DDL can make (hazards R-04).
 
 A failover, a logical restore or OPTIMIZE gives tables new numbers, and another server may print their definitions
-differently: neither proves a DDL. Proofs are: a marker that a RENAME list moves along with its tables, since servers
-run such a list as a whole; the structure, where the DDL changes it; definitions and numbers as long as the same server
-shows them, and numbers alone where rows move without a change of definition. Without such a proof the verdict is
+differently: neither proves a DDL. Proofs are: a marker that a RENAME list moves together with its tables, since servers
+run such a list as a whole; the structure, if the DDL changes it; definitions and numbers as long as the same server
+shows them; and numbers alone if rows move without a change of definition. Without such a proof the verdict is
 `unknown`.
 """
 
@@ -31,18 +31,19 @@ from binlake.target.definitions.remainingrows import find_remaining_rows
 from binlake.target.session.session import Session
 
 Verdict = Literal["before", "after", "unknown"]
-"""The state of a DDL that was begun: nothing of it is there, all of it is there, or that is unknown."""
+"""The state of a DDL that was begun: it had no effect, it is complete, or this is unknown."""
 
 _RENAME_LIST = re.compile(r"\s*RENAME\s+TABLES?\s", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The state of the tables that a DDL touches, as the target showed it at one moment.
+    """The state of the tables that a DDL touches, as the target showed it at one time.
 
     `structure`, `texts`: digests of columns and keys, and of SHOW CREATE. `numbers`: the storage engine's number of
-    each table and partition, None where they cannot be read. `server`: constant as long as the same server with the
-    same data folder answers. `shows`: the structure, or the absence of rows, changes when the DDL runs.
+    each table and partition, None if they cannot be read. `server`: constant as long as the same server with the same
+    data folder answers. `shows`: the target does not have the DDL's result yet, so the structure or the absence of rows
+    will show that it ran.
     """
 
     structure: str
@@ -57,7 +58,7 @@ class Evidence:
 
 
 def read_evidence(session: Session, target: Target, touched: Iterable[Name], after: Expected | None) -> Evidence:
-    """What the target shows now; `after`: the DDL's result, None where it is unknown. Raises TargetRefused."""
+    """What the target shows now. `after`: the DDL's result, None if unknown. Raises TargetRefused."""
     names = sorted(set(touched))
     return Evidence(
         structure=_digest_structure(session, target, names),
@@ -69,7 +70,7 @@ def read_evidence(session: Session, target: Target, touched: Iterable[Name], aft
 
 
 def list_differences(session: Session, target: Target, after: Expected | None) -> list[str]:
-    """What the target lacks of `after`, for people; none where the DDL's result is unknown."""
+    """What the target lacks of `after`, for people; empty if the DDL's result is unknown."""
     if after is None:
         return []
     differences = compare_definitions(
@@ -79,9 +80,9 @@ def list_differences(session: Session, target: Target, after: Expected | None) -
 
 
 def judge(before: Evidence, now: Evidence, after: Expected | None) -> Verdict:
-    """Whether the DDL with result `after` ran between the two; `now.shows`: the target does not match that result."""
+    """Whether the DDL with result `after` ran between `before` and `now`."""
     if after is not None and after.is_in_rows_alone:
-        # Definitions do not show where rows are; if they differ or change, it is for another reason.
+        # Definitions do not show where rows are. If they change, it is for another reason.
         return _judge_numbers(before, now)
     if before.shows:
         if not now.shows:
@@ -93,7 +94,7 @@ def judge(before: Evidence, now: Evidence, after: Expected | None) -> Verdict:
 
 
 def _judge_numbers(before: Evidence, now: Evidence) -> Verdict:
-    """Judge by the engine's numbers: tables that were created anew have numbers that were never used before."""
+    """Judge by the engine's numbers: newly created tables have numbers that were never used before."""
     if now.server != before.server or now.numbers is None or before.numbers is None:
         return "unknown"
     if now.numbers == before.numbers:
@@ -115,7 +116,7 @@ _OURS = ("binlake_fence", "binlake_ledger", "binlake_progress")
 
 
 def _identify_server(session: Session, target: Target) -> str:
-    """Our own tables are created once: a restored or replicated copy has different ones, or another location."""
+    """A digest of the server and Binlake's tables there: a restored or replicated copy gives another digest."""
     place = session.rows("SELECT @@version, @@hostname, @@port, @@datadir")
     made = session.rows(
         "SELECT TABLE_NAME, CREATE_TIME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN"
@@ -128,7 +129,7 @@ def _identify_server(session: Session, target: Target) -> str:
 
 @dataclass(frozen=True)
 class RenameMarker:
-    """An empty Binlake table that a RENAME list moves from `begun` to `ended` (quoted names), for its DDL alone."""
+    """An empty Binlake table for one RENAME list, which renames it from `begun` to `ended` (quoted names)."""
 
     schema: str
     begun_name: str
@@ -136,30 +137,30 @@ class RenameMarker:
 
     @classmethod
     def of(cls, schema: str, replication: str, commit_ts: int, sql: str) -> RenameMarker | None:
-        """The marker for `sql`; None where it is not a RENAME list."""
+        """The marker for `sql`; None if it is not a RENAME list."""
         if _RENAME_LIST.match(sql) is None:
             return None
-        # The prefix of tables that are dropped when the next window opens.
+        # Tables with this prefix are dropped when the next window opens.
         prefix = copy_prefix(replication)
         return cls(schema, f"{prefix}rename_{commit_ts}", f"{prefix}renamed_{commit_ts}")
 
     @property
     def begun(self) -> str:
-        """Its name before the list ran."""
+        """The marker's name before the list ran."""
         return qualified(self.schema, self.begun_name)
 
     @property
     def ended(self) -> str:
-        """Its name once the list ran."""
+        """The marker's name after the list ran."""
         return qualified(self.schema, self.ended_name)
 
     def make(self, session: Session) -> None:
-        """Create the marker under its first name; call it before the intent is written. Raises TargetRefused."""
+        """Create the marker under its first name, before the intent is written. Raises TargetRefused."""
         session.execute(f"DROP TABLE IF EXISTS {self.ended}")
         session.execute(f"CREATE TABLE IF NOT EXISTS {self.begun} (id INT PRIMARY KEY) ENGINE=InnoDB")
 
     def add_to_list(self, sql: str) -> str:
-        """`sql` extended to rename the marker too; on its own line, since the text may end with a comment."""
+        """`sql` extended to rename the marker too, on a new line, since the text may end with a comment."""
         return f"{sql.rstrip().rstrip(';')}\n, {self.begun} TO {self.ended}"
 
     def verdict(self, session: Session) -> Verdict:
@@ -173,5 +174,5 @@ class RenameMarker:
         return "after" if names == [self.ended_name] else "unknown"
 
     def remove(self, session: Session) -> None:
-        """Drop the marker: the DDL is known to be done. Raises TargetRefused."""
+        """Drop the marker once the DDL is known to be done. Raises TargetRefused."""
         session.execute(f"DROP TABLE IF EXISTS {self.begun}, {self.ended}")

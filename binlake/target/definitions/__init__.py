@@ -1,1 +1,1 @@
-"""The target's tables as the schema history expects them and as the server shows them."""
+"""The definitions of the target's tables: as the schema history expects them and as the server shows them."""

@@ -1,7 +1,8 @@
-"""The target's definitions: read, compared with what the schema history expects, and digested.
+"""Reads the target's definitions, compares them with what the schema history expects, and digests them.
 
 Sources: hazards R-04, R-13, R-18; DESIGN 3.6, 3.9. A name is (database, table), or (database, "") for the database
-itself. The digest covers all that SHOW CREATE shows. What they prove about a DDL: `binlake.target.ddl.proof`.
+itself. The digest covers everything that SHOW CREATE shows. `binlake.target.ddl.proof` says what they prove about a
+DDL.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from binlake.target.session.tables import engine_without_transactions
 
 @dataclass(frozen=True)
 class Expected:
-    """The expected state of the target: databases that exist or not, forms of tables (None = must be absent).
+    """The expected state of the target: which databases exist, and the forms of tables (None = must be absent).
 
     `empty`: tables or partitions without rows. `moves_rows`: definitions alone do not show what a DDL did.
     """
@@ -52,12 +53,12 @@ class Expected:
 
     @property
     def names(self) -> list[Name]:
-        """Everything that `read_definitions` and `digest_definitions` need to look at."""
+        """The names for `read_definitions` and `digest_definitions`."""
         return [*((db, "") for db in self.databases), *self.tables]
 
     @property
     def is_in_rows_alone(self) -> bool:
-        """True when the DDL shows neither in definitions nor by an empty table: EXCHANGE and DROP PARTITION."""
+        """True when neither definitions nor an empty table show the DDL: EXCHANGE and DROP PARTITION."""
         return self.moves_rows and not self.empty
 
     def to_json(self) -> str:
@@ -68,10 +69,10 @@ class Expected:
 
     @classmethod
     def from_json(cls, text: str) -> Expected:
-        """The value of `to_json`."""
+        """Parse what `to_json` wrote."""
         raw = json.loads(text)
         tables = {(db, name): TableForm.from_dict(form) if form else None for db, name, form in raw["tables"]}
-        # An older version did not write anything about rows.
+        # An older version wrote nothing about rows.
         empty = {(db, name): tuple(parts) for db, name, parts in raw.get("empty", ())}
         return cls(raw["databases"], tables, empty, raw.get("moves_rows", False))
 
@@ -91,7 +92,7 @@ def expect_tables(
     absent: Iterable[Name] = (),
     databases: Mapping[str, bool] | None = None,
 ) -> Expected:
-    """The forms of `tables` in `dialect`; `absent` names must not exist, `databases` must (True) or must not."""
+    """The forms of `tables` in `dialect`. `absent` names must not exist; `databases` must (True) or must not exist."""
     forms: dict[Name, TableForm | None] = dict.fromkeys(absent)
     forms |= {(table.db, table.name): expected_form(table, dialect) for table in tables}
     return Expected(dict(databases or {}), forms)
@@ -100,7 +101,7 @@ def expect_tables(
 def expect_after_ddl(before: Definitions, after: Definitions, dialect: Dialect, action: int = 0) -> Expected:
     """The result of a DDL of the kind `action`, from the definitions it touched (hazards R-04)."""
     databases = {db.name: False for db in before.databases} | {db.name: True for db in after.databases}
-    # Dropping a database drops its tables one by one: only the missing database shows that it is complete.
+    # DROP DATABASE drops its tables one by one: only the missing database shows that it is complete.
     dropped = {fold_name(name) for name, there in databases.items() if not there}
     remaining = {fold_pair((table.db, table.name)) for table in after.tables}
     removed = [(table.db, table.name) for table in before.tables if fold_name(table.db) not in dropped]
@@ -123,10 +124,7 @@ def read_definitions(session: Session, names: Iterable[Name], dialect: Dialect) 
 def compare_definitions(
     expected: Expected, actual: Actual, *, indexes: bool = False, target: Target | None = None
 ) -> list[str]:
-    """All differences, for people; empty = none. `indexes` adds missing plain indexes (after a DDL).
-
-    Without those that `target` accepts.
-    """
+    """All differences that `target` does not accept, for people. `indexes` adds missing plain indexes (after a DDL)."""
 
     def found(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
         accepted = _accepted_differences(target, name)
@@ -136,7 +134,7 @@ def compare_definitions(
 
 
 def find_left_behind(session: Session, expected: Expected, dialect: Dialect) -> list[str]:
-    """What a DDL should have removed or emptied but is still there, for people."""
+    """The tables, databases and rows that a DDL should have removed but that still exist, for people."""
     leftovers = Expected(
         {name: False for name, there in expected.databases.items() if not there},
         {name: None for name, form in expected.tables.items() if form is None},
@@ -154,7 +152,7 @@ def find_losing_tables(target: Target, expected: Expected, actual: Actual) -> li
 
 
 def find_losses(target: Target, expected: Expected, actual: Actual) -> list[str]:
-    """Differences that can lose rows or values and are not accepted, for people; empty = none (hazards R-13)."""
+    """Differences that can lose rows or values and are not accepted, for people (hazards R-13)."""
 
     def found(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
         if form is None:
@@ -165,7 +163,7 @@ def find_losses(target: Target, expected: Expected, actual: Actual) -> list[str]
 
 
 def require_definitions(session: Session, target: Target, tables: Iterable[TableDef]) -> None:
-    """Check tables before rows go into them. Raises Drift that names the differences (hazards R-13, R-18)."""
+    """Check tables before rows are written. Raises Drift that names the differences (hazards R-13, R-18)."""
     expected = expect_tables(tables, target.db_type)
     losses = find_losses(target, expected, read_definitions(session, expected.names, target.db_type))
     if losses:
@@ -175,12 +173,12 @@ def require_definitions(session: Session, target: Target, tables: Iterable[Table
 def drift_error(differences: list[str], where: Mapping[str, object]) -> Drift:
     """The error for the differences of `find_losses`; it names the first ones."""
     return Drift(
-        "the target's definitions are not the source's: " + "; ".join(differences[:5]),
+        "the target's definitions differ from the source's: " + "; ".join(differences[:5]),
         where={**where, "differences": len(differences)},
-        hint="`binlake preflight` shows all of them and the choices: alter the target to match, keep what is its own"
-        " by preserve or leave columns out by sync-mode, or accept a difference in target.tables; then run the window"
-        " again, from compact on. `binlake table aside` lets the other tables continue without it, in an open"
-        " window too (filter.ignore-table counts for windows that are not merged yet)",
+        hint="`binlake preflight` shows all differences and the choices: alter the target to match, keep its own values"
+        " with preserve, leave columns out with sync-mode, or accept a difference in target.tables; then run the window"
+        " again, from compact on. `binlake table aside` lets the other tables continue without this one, even in an"
+        " open window (filter.ignore-table affects only windows that are not merged yet)",
     )
 
 
@@ -207,14 +205,14 @@ def _compare_tables(
 
 
 def digest_definitions(session: Session, names: Iterable[Name]) -> str:
-    """SHA-256 (hex) of the definitions of `names` as they are now; what is absent counts as absent."""
+    """SHA-256 (hex) of the present definitions of `names`; a missing table is digested as missing."""
     return hashlib.sha256("\0".join(_describe_definitions(session, names)).encode()).hexdigest()
 
 
 def read_table_numbers(session: Session, names: Iterable[Name], dialect: Dialect) -> dict[str, str] | None:
     """Stored name -> the engine's number, of each of `names` that is a table and of its partitions.
 
-    None where they cannot be read (PROCESS privilege).
+    None if they cannot be read (PROCESS privilege).
     """
     numbers_of_all: dict[str, str] = {}
     for name in names:
@@ -309,7 +307,7 @@ def _fill_kind(column: _Column) -> Literal["", "number", "value", "null"]:
         return ""
     if "auto_increment" in extra or "auto_random" in extra:
         return "number"
-    # MariaDB shows the word NULL for a default that is NULL.
+    # MariaDB shows a default of NULL as the text NULL.
     if column.default is not None and column.default != "NULL":
         return "value"
     return "null" if column.nullable else ""
@@ -343,15 +341,15 @@ def _read_collation(session: Session, name: str) -> str | None:
 
 
 def read_create_statement(session: Session, name: Name) -> str | None:
-    """SHOW CREATE of a table without its next AUTO_INCREMENT; None where there is none. Raises TargetRefused."""
+    """SHOW CREATE of a table, without its next AUTO_INCREMENT; None if it is missing. Raises TargetRefused."""
     try:
-        # For a view the answer has two more columns.
+        # For a view the result has two more columns.
         _, text, *_ = session.rows(f"SHOW CREATE TABLE {qualified(*name)}")[0]
     except TargetRefused as error:
         if code_of(error) in MISSING:
             return None
         raise
-    # The next number of an AUTO_INCREMENT moves with the rows.
+    # The next AUTO_INCREMENT number changes with the rows.
     return re.sub(r" AUTO_INCREMENT=\d+", "", str(text))
 
 
@@ -359,7 +357,7 @@ _NO_PRIVILEGE = frozenset({1044, 1109, 1115, 1142, 1227})
 
 
 def _read_numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, str]:
-    """The numbers of one table and its partitions; none where they cannot be read."""
+    """The numbers of one table and its partitions; empty if they cannot be read."""
     try:
         if dialect == "tidb":
             rows = session.rows(
@@ -382,7 +380,7 @@ def _read_numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, s
 
 
 def _write_file_name(session: Session, name: str) -> str:
-    """How the server writes a name in file names: characters other than letters, digits and _ as @xxxx, or shorter."""
+    """`name` as the server writes it in file names: other characters than letters, digits and _ as @xxxx or shorter."""
     if name.isascii():
         return "".join(c if c.isalnum() or c == "_" else f"@{ord(c):04x}" for c in name)
     # For many non-ASCII letters the server has a short form, as `@1O` for Ü.

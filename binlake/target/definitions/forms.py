@@ -1,8 +1,8 @@
-"""The part of a table's definition that decides which rows it can hold, expected from TiDB's or read at the target.
+"""The part of a table's definition that decides which rows it can store: expected from TiDB's, or read at the target.
 
 Sources: hazards R-12, R-13, R-18. Names of columns are compared without case. Not compared: defaults, comments, display
 widths, zero-fill, engine and storage options, partitions, checks and foreign keys; nullability of generated columns
-(MariaDB has no word for it); names of indexes.
+(MariaDB cannot declare it); names of indexes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class ColumnForm:
-    """A column: `type` normalised, `collation` empty for types without one, `generated` as `virtual` or `stored`.
+    """A column: `type` normalised, `collation` empty for types without one, `generated`: `virtual` or `stored`.
 
-    For the target's columns only: `filled`, what an INSERT that does not name it stores (`number`: AUTO_INCREMENT or
+    For the target's columns only: `filled`: what an INSERT that omits the column stores (`number`: AUTO_INCREMENT or
     AUTO_RANDOM, `value`: a default, `null`; empty: an error); `renewed`: ON UPDATE CURRENT_TIMESTAMP.
     """
 
@@ -44,7 +44,7 @@ class ColumnForm:
 
 @dataclass(frozen=True)
 class IndexForm:
-    """An index by its (column, prefix length or 0) parts in order."""
+    """An index: its (column, prefix length or 0) parts in order."""
 
     unique: bool
     parts: tuple[tuple[str, int], ...]
@@ -55,9 +55,10 @@ class IndexForm:
 
 
 def keeps_apart(key: Iterable[tuple[str, int]], own: Mapping[str, str]) -> bool:
-    """Whether no two rows can share a unique key of the target, whatever the source writes; `own`: name -> `filled`.
+    """Whether two rows can never share a unique key of the target, whatever the source writes.
 
-    It contains a number assigned by the server, or only columns of the target's own, NULL in a new row.
+    So it is if the key contains a number assigned by the server, or if it has only columns that the source lacks and
+    one of them is NULL in a new row. `own`: name -> `filled` of the columns that the source lacks.
     """
     names = [name for name, _ in key]
     if any(own.get(name) == "number" for name in names):
@@ -67,10 +68,10 @@ def keeps_apart(key: Iterable[tuple[str, int]], own: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class TableForm:
-    """A table, view or sequence, as far as it matters for rows; views and sequences have no columns here.
+    """A table, view or sequence, as far as it matters for rows. Views and sequences have no columns here.
 
-    `own`: additional columns that an expected table may have at the target (S4-26). `engine`: for the target's
-    tables only, the name of a storage engine without transactions.
+    `own`: additional columns that an expected table may have at the target (S4-26). `engine`: set for the target's
+    tables only, and only for a storage engine without transactions.
     """
 
     kind: Literal["table", "view", "sequence"]
@@ -80,7 +81,7 @@ class TableForm:
     engine: str = ""
 
     def without(self, own: frozenset[str]) -> TableForm:
-        """The form without the columns `own`, and without their unique keys that no two rows can share."""
+        """The form without the columns `own`, and without their unique keys that two rows can never share."""
         filled = {column.name: column.filled for column in self.columns if column.name in own}
         columns = tuple(column for column in self.columns if column.name not in own)
         indexes = (i for i in self.indexes if not (i.unique and keeps_apart(i.parts, filled)))
@@ -94,7 +95,7 @@ class TableForm:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> TableForm:
-        """The form of `to_dict`."""
+        """Parse what `to_dict` wrote."""
         columns = tuple(ColumnForm(*column) for column in raw["columns"])
         parts = ((unique, tuple((name, length) for name, length in index)) for unique, index in raw["indexes"])
         indexes = frozenset(IndexForm(unique, index) for unique, index in parts)
@@ -102,35 +103,35 @@ class TableForm:
 
     @property
     def unique_keys(self) -> frozenset[frozenset[tuple[str, int]]]:
-        """Unique keys; the order of columns does not matter for what is unique."""
+        """The unique keys as sets: the order of columns does not matter for uniqueness."""
         return frozenset(frozenset(index.parts) for index in self.indexes if index.unique)
 
 
 def expected_form(table: TableDef, dialect: Dialect) -> TableForm:
-    """What the target must have for TiDB's `table`."""
+    """The form that the target must have for TiDB's `table`."""
     if table.kind != "table":
         return TableForm(table.kind, (), frozenset())
     columns = tuple(_column_form(column, table, dialect) for column in table.columns)
     plain = [index for index in table.indexes if index.state == PUBLIC and not index.unique]
-    # An index on an expression has a hidden column, which no target names; MariaDB has no such index.
+    # An index on an expression has a hidden column, which no target shows; MariaDB has no such index.
     named = [i for i in (*table.unique_keys(), *plain) if dialect != "mariadb" or not _is_on_expression(i, table)]
     indexes = frozenset(_index_form(index, table) for index in named)
     return TableForm("table", columns, indexes, frozenset(fold_name(name) for name in table.own))
 
 
 def normalize_type(text: str, dialect: Dialect) -> str:
-    """`text` of information_schema's COLUMN_TYPE without what does not decide values."""
+    """`text` of information_schema's COLUMN_TYPE without the parts that do not affect values."""
     text = re.sub(r"\s+zerofill|\s*/\*.*?\*/", "", text)
     if dialect != "tidb":
         text = mask_four_byte_characters(text)
-    # A FLOAT or DOUBLE of (M,D) rounds.
+    # Not for FLOAT and DOUBLE: their (M,D) rounds values.
     text = re.sub(r"^((?:tiny|small|medium|big)?int|year)\([\d,]+\)", r"\1", text)
     text = re.sub(r"^(?:tiny|medium|long)?(text|blob)(?:\(\d+\))?$", r"\1", text)
     return "text" if text == "json" and dialect == "mariadb" else text
 
 
 def list_missing_indexes(expected: TableForm, actual: TableForm) -> list[str]:
-    """Indexes that `actual` lacks: this only makes it slower, but shows whether a DDL has run."""
+    """Indexes that `actual` lacks. They only affect speed, but show whether a DDL has run."""
     return sorted(f"{index} is missing" for index in expected.indexes - actual.indexes)
 
 
@@ -139,7 +140,7 @@ def _column_form(column: ColumnInfo, table: TableDef, dialect: Dialect) -> Colum
     generated: Literal["", "virtual", "stored"] = ""
     if is_computed(column, table, dialect):
         generated = "stored" if column.generated_stored else "virtual"
-    # MariaDB's JSON is a text whose collation is always this one.
+    # MariaDB's JSON is a text that always has this collation.
     collation = "utf8mb4_bin" if column.tp == t.JSON and dialect == "mariadb" else ""
     collation = target_collation(column.collate, dialect) if text else collation
     return ColumnForm(

@@ -1,7 +1,7 @@
-"""The rows that a DDL leaves, which no definition shows: a table that it created or truncated is empty (R-04, R-28).
+"""Checks for rows that a DDL should have left none of: a table that it created or truncated is empty (R-04, R-28).
 
-So an error of such a DDL is ignored only where the target proves the result, and a `CREATE TABLE IF NOT EXISTS` that
-met an old table is noticed.
+Definitions do not show this. With the check, an error of such a DDL is ignored only if the target proves the result,
+and a `CREATE TABLE IF NOT EXISTS` that found an old table is noticed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Emptied = Mapping[Name, tuple[str, ...]]
 _MAKES = frozenset({Action.CREATE_TABLE, Action.CREATE_TABLES, Action.TRUNCATE_TABLE})
 _MOVES = frozenset({Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION, Action.DROP_PARTITION, Action.EXCHANGE_PARTITION})
 _NO_PARTITION = frozenset({1505, 1735, 1747})
-"""The table has no partitions, or none of that name."""
+"""Errors for a table without partitions or without a partition of that name."""
 
 
 def moves_rows(action: int) -> bool:
-    """True when rows disappear or move while definitions may stay the same: none of its errors is ignored."""
+    """True for a DDL that removes or moves rows while definitions may stay the same. Its errors are never ignored."""
     return action in _MOVES
 
 
 def tables_emptied_by(action: int, before: Definitions, after: Definitions) -> dict[Name, tuple[str, ...]]:
-    """The tables, or partitions of them, that a DDL of that kind leaves without rows."""
+    """The tables or partitions that a DDL of kind `action` leaves without rows."""
     had = {table.id: table for table in before.tables}
     tables = [table for table in after.tables if table.kind == "table" and not table.raw.get("temp_table_type")]
     if action in _MAKES:
@@ -43,14 +43,14 @@ def tables_emptied_by(action: int, before: Definitions, after: Definitions) -> d
 
 
 def _new_partitions(before: TableDef, after: TableDef) -> Iterator[str]:
-    """Truncated partitions keep their names and have other ids."""
+    """The names of truncated partitions: they have new ids under the same names."""
     for definition in (after.raw.get("partition") or {}).get("definitions") or ():
         if definition["id"] not in before.partition_ids:
             yield definition["name"]["O"]
 
 
 def find_remaining_rows(session: Session, emptied: Emptied) -> list[str]:
-    """Which of `emptied` have rows at the target, for people; a missing table has none."""
+    """Which of `emptied` have rows at the target, for people. A missing table has no rows."""
     return [text for name, partitions in emptied.items() for text in _rows_in(session, name, partitions)]
 
 

@@ -1,4 +1,4 @@
-"""How the shape of a target's table differs from the source's: read from the target when a window is derived.
+"""How a target table's shape differs from the source's, read from the target when a window is derived.
 
 Rules: MISSION S4-26, S4-27, data-migration 1.2 and 1.6, tidb-binlog 5.10 (sync-mode); hazards R-12, R-13.
 """
@@ -15,7 +15,7 @@ from binlake.window.shapes import TableShape
 
 
 def derive_shape(source: TableForm, target: TableForm, option: TargetTable | None, sync_mode: int) -> TableShape:
-    """What may differ by configuration; `list_refusals` names the rest."""
+    """The differences that the configuration allows; `list_refusals` names the others."""
     preserve = option is not None and option.preserve
     if target.kind != "table" or source.kind != "table" or not (preserve or sync_mode == 2):
         return TableShape()
@@ -44,7 +44,7 @@ def _may_drop(weights: Mapping[str, str], name: str) -> bool:
 
 
 def find_option(target: Target, name: Name) -> TargetTable | None:
-    """The first entry of `target.tables` for the target's table `name`."""
+    """The first entry of `target.tables` that matches the target's table `name`."""
     for option in target.tables:
         if drainer_pattern(option.db_name).matches(name[0]) and drainer_pattern(option.tbl_name).matches(name[1]):
             return option

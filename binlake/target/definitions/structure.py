@@ -1,7 +1,7 @@
-"""Compares the structures of both sides: what differs, and what that costs.
+"""Compares the structures of both sides: lists the differences and how serious each one is.
 
-Rules: data-migration (structures of upstream and downstream), MISSION S4-22, S4-26, S4-27; hazards R-12, R-13. Pure:
-the target's side is read by `definitions`. What to do about a difference is decided in `shape`.
+Rules: data-migration (structures of upstream and downstream), MISSION S4-22, S4-26, S4-27; hazards R-12, R-13. This
+module does no I/O: `definitions` reads the target, and `shape` decides what to do about a difference.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ORDER: list[Weight] = ["fatal", "preserve", "partial", "harmless"]
 class StructureDifference:
     """A difference and its `weight`.
 
-    `harmless`: rows are stored unchanged. `partial`: the target lacks a column, only sync-mode 2 can write here.
-    `preserve`: only a mode that preserves the target's own values can write here (REPLACE would wipe them). `fatal`:
-    rows or values would be lost.
+    `harmless`: rows are stored unchanged. `partial`: the target lacks a column; only sync-mode 2 can write to it.
+    `preserve`: only a mode that preserves the target's own values can write to it, because REPLACE would erase them.
+    `fatal`: rows or values would be lost.
     """
 
     text: str
@@ -31,7 +31,7 @@ class StructureDifference:
 
 
 def compare_structures(source: TableForm, target: TableForm | None) -> list[StructureDifference]:
-    """Every difference, worst first. Columns of `source.own` and their keys do not count."""
+    """Every difference, worst first, except columns of `source.own` and their keys."""
     if target is None:
         return [StructureDifference(f"the {source.kind} is missing", "fatal")]
     if source.kind != target.kind:
@@ -42,9 +42,9 @@ def compare_structures(source: TableForm, target: TableForm | None) -> list[Stru
 
 
 def find_shared_identity(source: TableForm, target: TableForm) -> tuple[str, ...]:
-    """Columns of a unique key that both sides have, NOT NULL, without prefixes; () when there is none.
+    """The NOT NULL columns of a unique key without prefixes that both sides have; () if there is none.
 
-    The shortest one, then by name: a row is found by it whatever the target's primary key is.
+    The shortest such key, then by name. A row is found by it, whatever the target's primary key is.
     """
     plain = {column.name for column in source.columns if not column.nullable and not column.generated}
     shared = (key for key in source.unique_keys & target.unique_keys if _has_no_prefix(key))
@@ -54,7 +54,7 @@ def find_shared_identity(source: TableForm, target: TableForm) -> tuple[str, ...
 
 def _compare_engines(target: TableForm) -> Iterator[StructureDifference]:
     if target.engine:
-        text = f"its engine {target.engine} has no transactions: a repetition would double rows or lose them"
+        text = f"its engine {target.engine} has no transactions: a retry would duplicate or lose rows"
         yield StructureDifference(text, "fatal")
 
 
@@ -74,7 +74,7 @@ def _judge_own_column(column: ColumnForm, *, keyless: bool) -> StructureDifferen
     if not column.filled and not column.generated:
         return StructureDifference(f"{text} and has no default", "fatal")
     if keyless:
-        return StructureDifference(f"{text}, and no key of both sides tells whose value it is", "fatal")
+        return StructureDifference(f"{text}, and without a key on both sides its row cannot be identified", "fatal")
     return StructureDifference(text, "preserve")
 
 

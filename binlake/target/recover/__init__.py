@@ -1,4 +1,4 @@
-"""The source is lost and the target is in the middle of a window: whether and how to finish it (S3-09 to S3-12)."""
+"""Decides whether and how to finish the target's open window when the source is lost (S3-09 to S3-12)."""
 
 from binlake.target.recover.relayed import finish_from_relay
 from binlake.target.recover.trigger import (

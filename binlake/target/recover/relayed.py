@@ -1,4 +1,4 @@
-"""Finishes the open window from target and relay files alone: no lake, no Spark, no source (S3-09)."""
+"""Finishes the open window with only the target and the relay files: no lake, no Spark, no source (S3-09)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from binlake.target.relay import RelayLog
 def finish_from_relay(replication: Replication, verdict: Verdict, log_dir: str = "") -> ApplyResult:
     """Apply the rest of the open window of `verdict`; `log_dir` overrides `relay.log-dir`.
 
-    Raises LostRange before anything is written when the files are incomplete, and what `apply_window` raises.
+    Raises LostRange before the first write if the files are incomplete, and what `apply_window` raises.
     """
     relay, target = RelayLog.of(replication, log_dir), replication.target
     if relay is None or target is None:

@@ -1,4 +1,4 @@
-"""Recovery is for one case alone: PD cannot be reached and the target's checkpoint is not consistent (S3-10, S3-12).
+"""Recovery is for one case only: PD cannot be reached and the target's checkpoint is not consistent (S3-10, S3-12).
 
 PD is asked first, and nothing else of the source is contacted; the target is only read.
 """
@@ -22,11 +22,11 @@ State = Literal["pd-answers", "nothing-to-do", "recover"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do, and `reason` for people.
+    """What to do, with the `reason` for people.
 
-    `pd-answers`: the source answers, the next window repairs the target. `nothing-to-do`: PD cannot be reached, and
-    the target is consistent or was never begun. `recover`: PD cannot be reached, and the target is not consistent.
-    `commit_ts` is the checkpoint's (0: none, or not read); `opened` the window to be finished, None when none is known.
+    `pd-answers`: the source answers, and the next window repairs the target. `nothing-to-do`: PD cannot be reached, and
+    the target is consistent or was never written to. `recover`: PD cannot be reached, and the target is not consistent.
+    `commit_ts`: that of the checkpoint (0: no checkpoint, or not read); `opened`: the window to be finished, or None.
     """
 
     state: State
@@ -41,13 +41,13 @@ class Verdict:
 
 
 def judge_recovery(replication: Replication) -> Verdict:
-    """Whether `replication` is to be recovered. Writes nothing.
+    """Decide whether `replication` must be recovered. Writes nothing.
 
     Raises ConfigError without a target, Permanent when PD answers and refuses, TargetUnavailable, TargetRefused.
     """
     replication.sql_target(hint="without one there is nothing to recover")
     if pd_answers(replication.source):
-        return Verdict("pd-answers", "PD answers: the next window continues from what the target holds")
+        return Verdict("pd-answers", "PD answers: the next window continues from the target's state")
     checkpoint, progress, aside = _read_state(replication)
     if checkpoint is None:
         return Verdict("nothing-to-do", "PD cannot be reached; nothing was ever applied to the target")
@@ -59,11 +59,13 @@ def judge_recovery(replication: Replication) -> Verdict:
             ts,
         )
     opened = progress if progress is not None and progress.is_open else None
-    return Verdict("recover", f"PD cannot be reached, and the target was left part-way after {ts}", ts, opened)
+    return Verdict(
+        "recover", f"PD cannot be reached, and the target stopped in the middle of a window after {ts}", ts, opened
+    )
 
 
 def describe_exceptions(aside: AsideTables) -> str:
-    """The addition to a statement that the target equals the source."""
+    """The exceptions to append to a sentence that says that the target equals the source."""
     return f", except for what is set aside: {', '.join('.'.join(name) for name in aside)}" if aside else ""
 
 
@@ -76,37 +78,38 @@ def is_consistent(replication: Replication) -> bool:
 def require_consistent(
     replication: Replication, ran: str, *, rolled_forward: bool = False
 ) -> tuple[Checkpoint, AsideTables]:
-    """The checkpoint after a recovery that did what `ran` says; `rolled_forward`: with everything that is landed.
+    """The checkpoint after a recovery, and the tables that are set aside and so not at it.
 
-    With the tables that are not at it, as they are set aside.
+    `ran`: what the recovery did, for the message; `rolled_forward`: it applied everything that had landed.
 
-    Raises CheckpointConflict when rows above it may still be on the target.
+    Raises CheckpointConflict when rows above the checkpoint may still be on the target.
     """
     checkpoint, progress, aside = _read_state(replication)
     if checkpoint is None or not is_settled(checkpoint, progress, aside):
         more = (
-            "the lake ends below what was written there: bring back a newer copy of it, or wait for the source, and run"
-            " this again; else compare the target with a copy of the source (verify) and fix what differs"
+            "the lake ends below the newest rows on the target: restore a newer copy of the lake, or wait for the"
+            " source, and run this again; else compare the target with a copy of the source (verify) and fix the"
+            " differences"
         )
         raise CheckpointConflict(
-            f"{ran}, and rows of later windows may be on the target: its checkpoint was set back, or another writer"
-            " left it",
+            f"{ran}, but rows of later windows may be on the target: its checkpoint was set back, or another writer"
+            " was interrupted",
             where={
                 "commit_ts": checkpoint.commit_ts if checkpoint else "none",
                 "exit_ts": progress.exit_ts if progress else "none",
             },
-            hint=more if rolled_forward else "apply what is landed up to exit_ts: `binlake recover --roll-forward`",
+            hint=more if rolled_forward else "apply the landed rows up to exit_ts: `binlake recover --roll-forward`",
         )
     return checkpoint, aside
 
 
 def _read_state(replication: Replication) -> tuple[Checkpoint | None, Progress | None, AsideTables]:
-    """The checkpoint, our own progress and what is set aside. The cluster: the configured one, else our progress's."""
+    """The checkpoint, our progress and the tables set aside, of the configured cluster, else of our progress's."""
     target = replication.sql_target()
     with closing(Session(target)) as session:
         schema = target.checkpoint_schema
         has_progress = tables_exist(session, schema)
-        # Read both at one moment, as a finalize may be running.
+        # Read all in one snapshot, as a finalize may be running.
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         session.begin()
         progress = read_progress(session, schema, replication.name) if has_progress else None

@@ -1,7 +1,8 @@
-"""Relay files in an object store: the same files, visible once their upload is complete.
+"""Relay files in an object store: the same files as in a folder, visible once their upload is complete.
 
-Rule: no lock is needed. The target's fence decides who applies. A writer that lost it and still writes does no harm:
-its files have its own mark in their names, and a window is read from the files of one attempt only.
+Rule: no lock is needed, because the target's fence decides which process applies. A writer that lost the fence and
+still writes does no harm: the file names contain the writer's mark, and a window is read from the files of one attempt
+only.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class BucketStorage:
         return parse_names((path.name for path in paths if path.parent == self.folder), self.folder)
 
     def open(self, file: RelayFile) -> BinaryIO:
-        """As RelayStorage.open. The last file stays in memory, as its batches are read one by one."""
+        """As RelayStorage.open. The last opened file stays in memory, as its batches are read one by one."""
         if self._last is None or self._last[0] != file:
             content = self._store.get(str(file.path))
             if content is None:
@@ -45,7 +46,7 @@ class BucketStorage:
 
     @contextmanager
     def lock_for_writing(self) -> Iterator[None]:
-        """As RelayStorage.lock_for_writing: without a lock."""
+        """As RelayStorage.lock_for_writing, but takes no lock."""
         yield
 
     def create(self, file: RelayFile) -> IO[bytes]:
@@ -55,7 +56,7 @@ class BucketStorage:
         return opened
 
     def close(self, opened: IO[bytes]) -> None:
-        """As RelayStorage.close: its content is sent by `publish`."""
+        """As RelayStorage.close; `publish` uploads the content."""
         opened.seek(0)
 
     def publish(self, files: list[RelayFile]) -> None:
@@ -65,7 +66,7 @@ class BucketStorage:
                 self._store.put_from(str(file.path), content)
 
     def make_durable(self) -> None:
-        """As RelayStorage.make_durable: a visible object is durable."""
+        """As RelayStorage.make_durable; a visible object is durable already."""
 
     def remove_unfinished(self) -> None:
         """As RelayStorage.remove_unfinished."""

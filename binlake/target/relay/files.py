@@ -1,4 +1,4 @@
-"""Relay files `relay-INDEX-LO-HI.log`, each holding records of the window (LO, HI] only, and the folder they lie in."""
+"""Relay files `relay-INDEX-LO-HI.log`, each with records of the window (LO, HI] only, and the folder that has them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _UNFINISHED = ".tmp"
 
 @dataclass(frozen=True, order=True)
 class RelayFile:
-    """One file: its `index` only ever grows; `lo` and `hi` (commit_ts) are the bounds of its window.
+    """One file. Its `index` always increases; `lo` and `hi` (commit_ts) are the bounds of its window.
 
-    `mark`: in an object store, the writer's own mark, so that two writers never write the same file.
+    `mark`: in an object store, the writer's mark, so that two writers never write the same file.
     """
 
     index: int
@@ -40,15 +40,16 @@ class RelayFile:
 
 
 class RelayStorage(Protocol):
-    """Stores the relay files of one replication and target. A failing disk raises OSError or Transient;
+    """Stores the relay files of one replication and target.
 
-    a store that does not answer raises Transient, one that refuses raises Permanent.
+    A failing disk raises OSError or Transient; a store that does not answer raises Transient, one that refuses raises
+    Permanent.
     """
 
     label: str
     """Names the storage in messages."""
     mark: str
-    """The mark in names of files written by this process; "" where a lock keeps other writers out."""
+    """The mark in the names of files written by this process; "" if a lock excludes other writers."""
 
     @property
     def folder(self) -> PurePath:
@@ -61,10 +62,10 @@ class RelayStorage(Protocol):
         """Open the file for reading from any byte."""
 
     def lock_for_writing(self) -> AbstractContextManager[None]:
-        """Enclose all writes: creates the folder, and locks out other writers where it can. Raises LeaseHeld."""
+        """A context for all writes: creates the folder and, if it can, excludes other writers. Raises LeaseHeld."""
 
     def create(self, file: RelayFile) -> IO[bytes]:
-        """A new file, unseen by readers until `publish`."""
+        """A new file, invisible to readers until `publish`."""
 
     def close(self, opened: IO[bytes]) -> None:
         """Finish writing the file."""
@@ -76,7 +77,7 @@ class RelayStorage(Protocol):
         """Make the visible files durable."""
 
     def remove_unfinished(self) -> None:
-        """Remove files that were created and not published; nothing was applied from them."""
+        """Remove files that were created but not published; nothing was applied from them."""
 
     def delete(self, file: RelayFile) -> None:
         """Delete a file that is no longer needed; it may be missing already."""
@@ -89,7 +90,7 @@ def parse_names(names: Iterable[str], folder: PurePath) -> list[RelayFile]:
 
 
 def list_files(folder: Path) -> list[RelayFile]:
-    """The finished files of a folder, by index. A missing folder has none."""
+    """The finished files of a folder, by index; empty if the folder is missing."""
     return parse_names((path.name for path in folder.iterdir()), folder) if folder.exists() else []
 
 
@@ -153,7 +154,7 @@ def _unfinished_path(file: RelayFile) -> Path:
 
 
 def sync_names(folder: Path) -> None:
-    """Make the names in the folder durable, and its own. Raises Transient."""
+    """Make the folder's name and the names in it durable. Raises Transient."""
     with raise_transient_on_failure(folder):
         for each in (folder, folder.parent):
             sync_folder(each)
@@ -161,21 +162,21 @@ def sync_names(folder: Path) -> None:
 
 @contextmanager
 def raise_transient_on_failure(folder: object) -> Iterator[None]:
-    """A failure to write is raised as Transient."""
+    """Raise OSError inside the context as Transient."""
     try:
         yield
     except OSError as error:
         raise Transient(
             f"the relay files cannot be written: {error.strerror}",
             where={"folder": folder},
-            hint="free space there, or repair the folder; nothing of the window was applied without them",
+            hint="free space, or repair the folder; no part of the window was applied without relay files",
         ) from error
 
 
 def make_folders(root: Path, folder: Path) -> None:
-    """Make `folder` below `root`, which must be there, and its names durable. Raises Transient.
+    """Make `folder` below `root`, which must exist, and make the names durable. Raises Transient.
 
-    Names that exist already are synced too: the process that made them may not have done it.
+    Existing names are synced too: the process that made them may not have synced them.
     """
     with raise_transient_on_failure(folder):
         parent = root
@@ -187,7 +188,7 @@ def make_folders(root: Path, folder: Path) -> None:
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """One writer in a folder (flock, as tidb-binlog 1.9), named in `.lock`. Raises LeaseHeld, Transient."""
+    """Allow one writer per folder (flock, as tidb-binlog 1.9), named in `.lock`. Raises LeaseHeld, Transient."""
     lock = FileLock(folder / ".lock")
     with raise_transient_on_failure(folder):
         if not lock.take(f"process {os.getpid()} on {socket.gethostname()}"):
@@ -195,7 +196,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
             raise LeaseHeld(
                 "another process writes these relay files",
                 where={"folder": folder, "holder": holder},
-                hint=f"wait for it ({holder}); two replications of one name and target need a log-dir each",
+                hint=f"wait for it ({holder}); two replications with the same name and target need separate log-dirs",
             )
     try:
         yield

@@ -1,4 +1,4 @@
-"""The records of a window as JSON: its manifest, its batches, its segments (commit_ts as decimal strings)."""
+"""A window's records as JSON: its manifest, its batches, its segments (commit_ts as decimal strings)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Item = dict[str, Any]
 
 
 def head_to_item(manifest: ApplyManifest, part: int) -> Item:
-    """The first record of every file: its window, and which of the window's files it is (from 1)."""
+    """The first record of every file: its window, and the number of this file within the window (from 1)."""
     return {"kind": "window", "format": FORMAT, "part": part, "manifest": manifest.to_json()}
 
 
@@ -32,13 +32,13 @@ def end_to_item(parts: int, batches: int, segments: list[SegmentPlan]) -> Item:
 
 
 def batch_from_item(item: Mapping[str, Any]) -> StatementBatch:
-    """The batch of `batch_to_item`. Raises ImmutableWindow."""
+    """Parse what `batch_to_item` wrote. Raises ImmutableWindow."""
     values = {key: value for key, value in item.items() if key != "kind"}
     return _batch_from_values(values)
 
 
 def segment_from_item(item: Mapping[str, Any]) -> SegmentPlan:
-    """A segment of `end_to_item`."""
+    """Parse one of the segments that `end_to_item` wrote."""
     values = dict(item)
     for name in ("end_ts", "ddl_commit_ts"):
         values[name] = int(values[name])
@@ -62,7 +62,7 @@ def _segment_to_item(plan: SegmentPlan) -> Item:
         "repeatable": plan.repeatable,
         "expected": plan.expected and plan.expected.to_json(),
         "rows": plan.rows,
-        # As known when it was planned, not counted again: the mode is the same from relay files as from the lake.
+        # The planned value, not counted again, so that relay files give the same mode as the lake.
         "bytes": plan.bytes,
         "ordered": plan.ordered,
         "rows_ahead": plan.rows_ahead,
@@ -72,7 +72,7 @@ def _segment_to_item(plan: SegmentPlan) -> Item:
 
 def _batch_to_values(batch: StatementBatch) -> Item:
     values = batch_to_row(batch)
-    # The record uses `kind` for itself.
+    # `kind` is the record's own kind, so the batch's kind is stored as `form`.
     return {**{k: v for k, v in values.items() if k != "kind"}, "form": batch.kind, "whole_ts": str(batch.whole_ts)}
 
 

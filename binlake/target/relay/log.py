@@ -1,7 +1,7 @@
-"""Write ahead: a window's statements are durable here before the first of them reaches the target (DESIGN 3.10, S3-08).
+"""Writes ahead: a window's statements are durable before the first of them reaches the target (DESIGN 3.10, S3-08).
 
-A file is closed at `max-file-size`, after a whole batch; it is deleted once the checkpoint has passed its window. The
-newest file is never deleted. Sources: tidb-binlog 1.9, 5.9.
+A file is closed after the batch that reaches `max-file-size`, and deleted once the checkpoint has passed its window.
+The newest file is never deleted. Sources: tidb-binlog 1.9, 5.9.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from binlake.window.manifest import ApplyManifest
 log = structlog.get_logger(__name__)
 
 Check = Callable[[], None]
-"""Called between two batches; raises when the run must stop."""
+"""Called between two batches. Raises when the run must stop."""
 
 
 class RelayLog:
@@ -53,10 +53,10 @@ class RelayLog:
         return cls(_open_storage(parse_store_address(location), own), replication.relay.max_file_size)
 
     def write_ahead(self, manifest: ApplyManifest, source: StatementSource, check: Check) -> None:
-        """Make the whole window durable, unless it is already. Raises Transient (it cannot be written), LeaseHeld."""
+        """Make the whole window durable unless it is already. Raises Transient (a write failed), LeaseHeld."""
         with self.storage.lock_for_writing():
             if self._is_written(manifest):
-                # The attempt that wrote them may have failed after renaming them, before syncing the folder.
+                # The attempt that wrote the files may have failed between renaming them and syncing the folder.
                 self.storage.make_durable()
             else:
                 self._write(manifest, source, check)
@@ -79,7 +79,7 @@ class RelayLog:
             try:
                 self.storage.delete(file)
             except (OSError, BinlakeError) as error:
-                # The window does not need these files any more; the next one tries again to delete them.
+                # These files are no longer needed. The next window tries again to delete them.
                 log.warning("relay_file_not_deleted", file=str(file.path), error=str(error))
 
     def _is_written(self, manifest: ApplyManifest) -> bool:
@@ -111,7 +111,7 @@ class RelayLog:
         log.info("relay_written", window=manifest.window, files=len(writer.files), batches=writer.batches)
 
     def _write_segment(self, writer: _Writer, source: StatementSource, plan: SegmentPlan, check: Check) -> None:
-        # Its DDL is part of the plan.
+        # The segment's DDL is part of the plan.
         for phase in (*plan.phases, Phase.ORDERED):
             for batch in source.batches(plan.number, phase):
                 check()
@@ -134,14 +134,14 @@ def _open_storage(address: StoreAddress, own: PurePosixPath) -> RelayStorage:
 
 
 def _folder_name(target: Target) -> str:
-    """`HOST-PORT-SCHEMA`, safe as a file name, another one for each target and checkpoint schema."""
+    """`HOST-PORT-SCHEMA`: safe as a file name, unique per target and checkpoint schema."""
     host, schema = quote(target.host.lower(), safe=""), quote(target.checkpoint_schema, safe="")
-    # Unique when read from the end_to_item: neither the schema nor the port contains a `-`.
+    # Unique when parsed from the end: neither the schema nor the port contains a `-`.
     return f"{host}-{target.port}-{schema.replace('-', '%2D')}"
 
 
 class _Writer:
-    """Writes the files of one window, and removes them if that fails. `index`: of the first file."""
+    """Writes the files of one window, and removes them on failure. `index`: that of the first file."""
 
     def __init__(self, storage: RelayStorage, manifest: ApplyManifest, max_file_size: int, index: int) -> None:
         self.files: list[RelayFile] = []
@@ -164,7 +164,7 @@ class _Writer:
             try:
                 self._storage.remove_unfinished()
             except OSError as error:
-                # The first failure is the one to report; the next writer removes these files.
+                # Report the first failure; the next writer removes these files.
                 log.warning("relay_unfinished_not_deleted", folder=self._storage.label, error=str(error))
 
     def write_batch(self, item: Item) -> None:

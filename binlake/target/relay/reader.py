@@ -1,6 +1,6 @@
-"""A window read back from its relay files: verified whole, down to the digest that its manifest pins, before any use.
+"""Reads a window back from its relay files, verified completely, with the digest in its manifest, before any use.
 
-What is damaged or missing is reported with the file and the range of commit_ts, and nothing reaches the target (S3-13).
+Damaged or missing files are reported with the file and the range of commit_ts, and nothing reaches the target (S3-13).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from binlake.window.manifest import ApplyManifest, window_name
 
 log = structlog.get_logger(__name__)
 
-_HINT = "bring the files back from a copy, or finish the window from the lake (docs/operate/recover.md)"
+_HINT = "restore the files from a copy, or finish the window from the lake (docs/operate/recover.md)"
 
 
 class _Head(NamedTuple):
@@ -39,7 +39,7 @@ class _FilePosition(NamedTuple):
 
 
 class RelayWindow:
-    """The pinned statements of one window (a StatementSource). Made by `find`."""
+    """The pinned statements of one window (a StatementSource). Created by `find`."""
 
     def __init__(self, storage: RelayStorage, manifest: ApplyManifest, files: list[RelayFile]) -> None:
         self.manifest = manifest
@@ -55,7 +55,7 @@ class RelayWindow:
 
         Raises LostRange, and the error of a store that does not answer.
 
-        The newest complete attempt counts: a damaged one does not spoil those before it.
+        The newest complete attempt is used, even if a newer one is damaged.
         """
         try:
             files = [file for file in storage.files() if (file.lo, file.hi) == window]
@@ -74,7 +74,7 @@ class RelayWindow:
                 log.warning("relay_try_not_whole", reason=error.message, **error.where)
                 failures[heads[-1].file] = error
         if not failures:
-            raise _no_window_error("no relay file holds this window as the target opened it", storage, window, digest)
+            raise _no_window_error("no relay file has this window as the target opened it", storage, window, digest)
         # The newest attempt is the one worth repairing.
         raise failures[max(failures)]
 
@@ -83,7 +83,7 @@ class RelayWindow:
         return list(self._segments)
 
     def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
-        """The batches of a phase in the order they were written. Raises LostRange."""
+        """The batches of a phase, in the order in which they were written. Raises LostRange."""
         for file, offset in self._positions.get((segment, phase), []):
             try:
                 with self._storage.open(file) as stream:
@@ -93,7 +93,7 @@ class RelayWindow:
                 raise _lost_error(f"a relay file cannot be read: {error}", file) from error
 
     def _read_and_verify(self) -> list[Item]:
-        """Read and verify everything once; returns the segments of the last record."""
+        """Read and verify all records once; return the segments in the last record."""
         last: Item = {}
         for file in self._files:
             try:
@@ -116,7 +116,7 @@ class RelayWindow:
 
     def _require_pinned_digest(self) -> None:
         if digest_of_index(self._index) != self.manifest.statement:
-            raise _lost_error("the relay files do not hold the statements that the manifest pins", self._files[0])
+            raise _lost_error("the relay files do not contain the statements that the manifest pins", self._files[0])
 
 
 def _index_row(values: dict[str, Any]) -> dict[str, Any]:
@@ -141,13 +141,13 @@ def _group_by_try(
             unread[file] = error
         else:
             if head.manifest.digest() == digest:
-                # The files of one attempt have consecutive numbers, and so have its parts.
+                # Both the indexes and the parts of one attempt's files are consecutive.
                 tries.setdefault((file.mark, file.index - head.part), []).append(head)
     return list(tries.values()), unread
 
 
 def _require_complete_try(heads: list[_Head], unread: Mapping[RelayFile, LostRange]) -> list[RelayFile]:
-    """The files of one attempt, without a gap up to the last one. Raises LostRange."""
+    """The files of one attempt. Raises LostRange if one before the last is missing."""
     for number, (file, part, _) in enumerate(heads, 1):
         if part != number:
             missing = replace(file, index=file.index - part + number)

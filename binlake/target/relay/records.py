@@ -1,6 +1,6 @@
-"""A record is complete or damaged: magic, length, payload, checksum, as in the original's binlog files.
+"""Reads and writes records of magic, length, payload and checksum, as in the original's binlog files.
 
-Framing of tidb-binlog 1.9; the payload is Binlake's JSON.
+A record is either complete or damaged. Framing of tidb-binlog 1.9; the payload is Binlake's JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Record(NamedTuple):
 
 
 class Damaged(Exception):
-    """There is no complete record at byte `offset` of the file."""
+    """The file has no complete record at byte `offset`."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(f"{what} at byte {offset}")
@@ -59,7 +59,7 @@ def _file_size(file: BinaryIO) -> int:
 
 
 def _read_next_record(file: BinaryIO, size: int) -> Record | None:
-    """None at the end of the file, which has `size` bytes."""
+    """The next record; None at the end of the file, which has `size` bytes."""
     offset = file.tell()
     head = file.read(framing.HEAD.size)
     if not head:

@@ -1,1 +1,1 @@
-"""A connection to the target, and what its errors mean."""
+"""A connection to the target, and the meaning of its errors."""

@@ -1,4 +1,4 @@
-"""Maps the target's error numbers to Binlake's errors: only this decides what may be retried (S0-72, R-38, R-61)."""
+"""Maps the target's error numbers to Binlake's errors: only this mapping decides about retries (S0-72, R-38, R-61)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOST = frozenset({0, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 1129, 2006
 
 MISSING = frozenset({1049, 1146})
 """Unknown database, unknown table."""
-# Read-only, disk or memory full, a failing file or engine, a packet, a limit of time or locks: it affects any table.
+# Errors that affect every table: read-only, disk or memory full, failing file or engine, packet, time or lock limit.
 _SERVER = frozenset(
     {3, 28, 1021, 1026, 1030, 1036, 1037, 1038, 1041, 1114, 1153, 1180, 1206, 1227, 1290, 1317, 1370, 1419, 1792, 1836,
      1969, 3024}
@@ -27,7 +27,7 @@ _SHOWN = 300
 
 
 def translate_error(error: err.MySQLError, place: str, statement: str = "") -> BinlakeError:
-    """The error to raise for `error` of the target at `place` (host:port); `statement` is shown shortened."""
+    """The error to raise for `error` of the target at `place` (host:port), with a shortened `statement`."""
     code, text = _code_and_text(error)
     where: dict[str, object] = {"target": place, "code": code}
     if statement:
@@ -54,7 +54,7 @@ def translate_error(error: err.MySQLError, place: str, statement: str = "") -> B
 
 
 def code_of(error: BinlakeError) -> int:
-    """The server's number in an error of `translate_error`; 0 when it has none."""
+    """The server's error number in an error of `translate_error`; 0 if it has none."""
     return int(error.where.get("code", 0))
 
 

@@ -1,4 +1,4 @@
-"""A connection to the target whose settings make REPLACE and literals mean what `statement` says (hazards R-12)."""
+"""A connection to the target with the settings that the generated statements and literals assume (hazards R-12)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from binlake.target.session.failures import code_of, translate_error
 log = structlog.get_logger()
 
 SQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
-"""Strict, so that a value too long fails and is never cut (S0-72); id 0 stays 0; zero and odd dates of the source are
-taken (no NO_ZERO_*); backslashes escape; no ANSI_QUOTES."""
+"""Strict, so that too long a value fails and is never truncated (S0-72); id 0 stays 0; zero and invalid dates of the
+source are accepted (no NO_ZERO_*); backslashes escape; no ANSI_QUOTES."""
 
 READ_TIMEOUT_S = 4 * 3600
 """The longest time a working server may be silent: an ADD INDEX may take hours. TCP keepalive finds a dead peer."""
@@ -30,16 +30,16 @@ _SETTINGS = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
 _OPTIONAL = ("SET SESSION explicit_defaults_for_timestamp = 1",)
-"""Some servers only have it as a global."""
+"""Some servers have it only as a global setting."""
 
 _OPTIONAL_MARIADB = (
-    # Rows satisfied the source's checks; a check of the target alone must not stop them: JSON deeper than 32 levels.
+    # Rows satisfied the source's checks. A check that only the target has must not reject them (JSON over 32 levels).
     "SET SESSION check_constraint_checks = 0",
 )
 """Settings that not every MariaDB has."""
 
 _OPTIONAL_MYSQL = (
-    # A keyless table of the source stays keyless: it is neither refused nor gets a key that the source lacks.
+    # A source table without a key must neither be refused nor get a key.
     "SET SESSION sql_require_primary_key = 0",
     "SET SESSION sql_generate_invisible_primary_key = 0",
 )
@@ -62,7 +62,7 @@ Record = TypeVar("Record")
 
 
 class Session:
-    """One connection; what is not between `begin` and `commit` commits by itself.
+    """One connection. Statements outside `begin` and `commit` are committed at once.
 
     Methods raise TargetRefused, TargetBusy or TargetUnavailable.
     """
@@ -78,11 +78,11 @@ class Session:
 
     @property
     def connection_id(self) -> int:
-        """The server's number of this connection."""
+        """The server's id of this connection."""
         return int(self._link.thread_id())  # type: ignore[no-untyped-call]
 
     def max_packet(self) -> int:
-        """Bytes that the server takes in one packet (max_allowed_packet)."""
+        """Bytes that the server accepts in one packet (max_allowed_packet)."""
         return int(self.value("SELECT @@max_allowed_packet"))
 
     def begin(self) -> None:
@@ -91,7 +91,7 @@ class Session:
         self._open = True
 
     def commit(self) -> None:
-        """Commit. Raises UnknownOutcome when the connection breaks: check before you retry (hazards R-61)."""
+        """Commit. Raises UnknownOutcome when the connection breaks: check the outcome before a retry (hazards R-61)."""
         try:
             self._link.query("COMMIT")
         except err.MySQLError as error:
@@ -102,20 +102,20 @@ class Session:
         self._open = False
 
     def commit_repeatable(self) -> None:
-        """Commit what may run twice. Raises TargetUnavailable where `commit` would raise UnknownOutcome."""
+        """Commit a transaction that may run twice. Raises TargetUnavailable instead of UnknownOutcome."""
         try:
             self.commit()
         except UnknownOutcome as error:
             raise TargetUnavailable(error.message, where=error.where) from error
 
     def rollback(self) -> None:
-        """Roll back; nothing when no transaction is open."""
+        """Roll back; does nothing if no transaction is open."""
         if self._open:
             self.execute("ROLLBACK")
             self._open = False
 
     def execute(self, sql: str) -> int:
-        """Run one statement without arguments; returns the rows it wrote, for an UPDATE the rows it matched."""
+        """Run one statement without arguments. Returns the number of rows written, for an UPDATE of rows matched."""
         try:
             return int(self._link.query(sql.encode("utf-8", "surrogateescape")))
         except (err.MySQLError, OSError) as error:
@@ -126,7 +126,7 @@ class Session:
         return self.execute(self._mogrify(sql, arguments))
 
     def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query; for small answers."""
+        """All rows of a query; for small results."""
         with self._link.cursor() as cursor:
             try:
                 cursor.execute(self._mogrify(sql, arguments) if arguments else sql)
@@ -135,7 +135,7 @@ class Session:
                 raise translate_error(_as_mysql(error), self.place, sql) from error
 
     def mappings(self, sql: str, arguments: Sequence[object] = ()) -> list[dict[str, Any]]:
-        """All rows of a query by the (upper-case) names of its columns, none of a statement; for small answers."""
+        """All rows of a query as {upper-case column: value}; empty for other statements; for small results."""
         with self._link.cursor() as cursor:
             try:
                 cursor.execute(self._mogrify(sql, arguments) if arguments else sql)
@@ -145,29 +145,29 @@ class Session:
                 raise translate_error(_as_mysql(error), self.place, sql) from error
 
     def records(self, kind: Callable[..., Record], sql: str, arguments: Sequence[object] = ()) -> list[Record]:
-        """All rows of a query, each as `kind` called with its columns in their order; for small answers."""
+        """All rows of a query, each as `kind(*columns)`; for small results."""
         return [kind(*row) for row in self.rows(sql, arguments)]
 
     def column(self, sql: str, arguments: Sequence[object] = ()) -> list[Any]:
-        """The only column of a query; for small answers."""
+        """The only column of a query; for small results."""
         return [value for (value,) in self.rows(sql, arguments)]
 
     def value(self, sql: str, arguments: Sequence[object] = ()) -> Any:
-        """The first value of a query of one column; None where it has no rows."""
+        """The first value of a query of one column; None if it has no rows."""
         return next(iter(self.column(sql, arguments)), None)
 
     def last_insert_id(self) -> int:
-        """LAST_INSERT_ID of the last statement, as its answer reported it."""
+        """LAST_INSERT_ID of the last statement, as the server reported it."""
         return int(self._link.insert_id())  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Close; what is open rolls back at the server."""
+        """Close the connection; the server rolls back an open transaction."""
         self._open = False
         if self._link.open:
             self._link.close()
 
     def kill(self, connection: int) -> None:
-        """End another session of the server, whatever it is doing; nothing when there is none. Raises TargetRefused."""
+        """Kill another session of the server, whatever it is doing; it may be missing. Raises TargetRefused."""
         try:
             self.execute(f"KILL {connection}")
         except TargetRefused as error:
@@ -183,9 +183,9 @@ class Session:
                 user=target.user,
                 password=target.password,
                 charset="utf8mb4",
-                # Without it MariaDB's EXCHANGE PARTITION waits for a lock that its own check of the rows holds.
+                # Without autocommit, MariaDB's EXCHANGE PARTITION waits for a lock held by its own check of the rows.
                 autocommit=True,
-                # An UPDATE counts all rows that it matches, unchanged ones too.
+                # Count all rows that an UPDATE matches, including unchanged ones.
                 client_flag=CLIENT.FOUND_ROWS,
                 connect_timeout=max(1, int(target.connect_timeout_s)),
                 read_timeout=READ_TIMEOUT_S,

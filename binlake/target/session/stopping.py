@@ -1,9 +1,8 @@
-"""How a process stops its work on a target: SIGTERM asks, and statements that do not end in time are killed (S4-35,
-R-60).
+"""Stops a process's work on a target: SIGTERM requests it, and slow statements are killed (S4-35, R-60).
 
 Between two batches the transaction is rolled back and the lease released. A statement may wait for a lock, or alter a
-table, for longer than the requester waits: killed, its transaction rolls back at the server at once, and no session
-with an open transaction outlives the process.
+table, for longer than the requester waits. If it is killed, the server rolls its transaction back at once, and no
+session with an open transaction outlives the process.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class StopFlag:
         self._before: object = None
 
     def __enter__(self) -> StopFlag:
-        # Python takes signal handlers from the main thread only; elsewhere the process decides for itself.
+        # Python accepts signal handlers only in the main thread.
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, self._on_signal)
             self._installed = True
@@ -66,7 +65,7 @@ class StopFlag:
 
 
 class StatementKiller:
-    """Watches `stop` while the context is open; kills the sessions of `connections` (ids) when their time is up."""
+    """Watches `stop` while the context is open. After the grace time it kills the sessions of `connections` (ids)."""
 
     def __init__(self, target: Target, stop: StopFlag, connections: Callable[[], list[int]]) -> None:
         self._target = target
@@ -84,7 +83,7 @@ class StatementKiller:
         self._thread.join(timeout=self._target.connect_timeout_s)
 
     def _run(self) -> None:
-        # Polls instead of being notified: a signal handler must not touch the locks that starting threads takes.
+        # Poll instead of being notified: a signal handler must not take the locks that starting threads uses.
         while not self._ended.wait(_LOOK_S):
             if self._stop.is_set():
                 if not self._ended.wait(self._target.graceful_stop_timeout_s):

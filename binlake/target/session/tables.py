@@ -1,8 +1,8 @@
-"""Binlake's own tables on the target, and the storage engine that they and all replicated tables need (invariant 9).
+"""Binlake's tables on the target, and the storage engine that they and all replicated tables need (invariant 9).
 
-Rows, ledger and checkpoint are one transaction only where the engine has transactions. In MyISAM, Aria and MEMORY what
-a transaction wrote stays when it rolls back: a retry doubles rows without a key. The tables are created when a window
-first needs them and never read before they exist.
+Rows, ledger and checkpoint form one transaction only if the engine has transactions. In MyISAM, Aria and MEMORY the
+rows of a transaction stay when it rolls back, so a retry duplicates rows without a key. Binlake's tables are created
+when a window first needs them and never read before they exist.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class _TableEngine(NamedTuple):
 
 
 def create_tables(session: Session, schema: str) -> None:
-    """Create the checkpoint schema and its tables where they are missing; only reads when all exist.
+    """Create the checkpoint schema and its tables if they are missing. Only reads if all exist.
 
-    Raises TargetRefused, also when their engine has no transactions.
+    Raises TargetRefused, also if their engine has no transactions.
     """
     wanted = (*sql.TABLES, *sql.LATER)
     if not _tables_in(session, schema).issuperset(wanted):
@@ -37,24 +37,24 @@ def create_tables(session: Session, schema: str) -> None:
 
 
 def tables_exist(session: Session, schema: str) -> bool:
-    """True when Binlake has been at work there, in whatever version."""
+    """True when any version of Binlake has created its tables there."""
     return _tables_in(session, schema).issuperset(sql.TABLES)
 
 
 def require_transactions(session: Session, schema: str, tables: Sequence[str]) -> None:
-    """Raises TargetRefused when one of `tables` is of an engine without transactions."""
+    """Raises TargetRefused when one of `tables` has an engine without transactions."""
     unsafe = _without_transactions(session, schema, tables)
     if unsafe:
         changes = "; ".join(f"ALTER TABLE {qualified(schema, table.table)} ENGINE={_ENGINE}" for table in unsafe)
         raise TargetRefused(
-            f"Binlake's own tables use {unsafe[0].engine}, which has no transactions: no retry would be exact",
+            f"Binlake's own tables use {unsafe[0].engine}, which has no transactions: a retry would not be exact",
             where={"target": session.place, "schema": schema, "tables": ", ".join(table.table for table in unsafe)},
             hint=f"while nothing is applied: {changes}",
         )
 
 
 def engine_without_transactions(session: Session, db: str, table: str) -> str:
-    """The engine of a table that has no transactions; empty for others, for views, and where there is no table."""
+    """The table's engine if it has no transactions; empty for other engines, for views and for a missing table."""
     unsafe = _without_transactions(session, db, [table])
     return unsafe[0].engine if unsafe else ""
 

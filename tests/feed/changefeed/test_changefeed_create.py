@@ -68,7 +68,7 @@ def test_articles_examples_work_as_written(
     assert call(f'{CREATE}--changefeed-id="{name}" --sink-uri="{EXAMPLES[name]}"{REGISTRY}') == 0
     shown = capsys.readouterr()
     assert shown.out.startswith(f"Create changefeed successfully!\nID: {name}\nInfo: ")
-    assert "checked by its first window" in shown.err
+    assert "its first window checks its tables" in shown.err
     (feed,) = load_replication(file).feed
     assert (feed.name, feed.sink_uri, feed.schema_registry) == (name, EXAMPLES[name], "http://127.0.0.1:8081")
     assert feed.topics.topic("test", "t1") == "tidb_test_t1"
@@ -215,17 +215,17 @@ def test_ticdc_configuration_of_files_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[mounter]\nworker-num = 16", r"`mounter.worker-num`.*has no meaning here"),
+        ("[mounter]\nworker-num = 16", r"`mounter.worker-num`.*has no effect here"),
         ("[[filter.event-filters]]\nmatcher = ['a.b']", r"`filter.event-filters`.*filters.md"),
         ("[filter]\nrule = ['*.*']", r"unknown key `filter.rule`.*did you mean `filter.rules`"),
         ("[sink]\ncolumn-selectors = []", "all columns"),
-        ("[sink.kafka-config]\nkafka-version = '2.4.0'", "kafka-version.*leave it out"),
+        ("[sink.kafka-config]\nkafka-version = '2.4.0'", "kafka-version.*omit it"),
         ("[sink.kafka-config.large-message-handle]\nlarge-message-handle-option = 'claim-check'", "max-message-bytes"),
-        ("enable-old-value = false", "enable-old-value = true is what a feed does"),
+        ("enable-old-value = false", "a feed supports only enable-old-value = true"),
         ("[sink.csv]\ndelimeter = ','", "did you mean `sink.csv.delimiter`"),
         ("whatever = 1", "unknown key `whatever`.*known"),
         ("[sink]\ndispatchers = [{matcher=['a.*'], topic='t', columns=['a']}]", "`columns` of a dispatcher"),
-        ("[sink]\ndispatchers = ['a']", "a dispatcher is a table"),
+        ("[sink]\ndispatchers = ['a']", "a dispatcher must be a table"),
     ],
 )
 def test_unknown_keys_are_refused_by_name(tmp_path: Path, text: str, why: str) -> None:

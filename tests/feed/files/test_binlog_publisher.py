@@ -304,6 +304,6 @@ def test_damaged_last_file_is_not_continued() -> None:
     for damaged in (content[:-1], content[:-1] + b"\0", b""):
         store.files[last] = damaged
         before = dict(store.files)
-        with pytest.raises(DamagedFile, match=f"not what its index says .*{last}"):
+        with pytest.raises(DamagedFile, match=f"it differs from its index .*{last}"):
             publish(store, WINDOWS, join_bytes=200)
         assert store.files == before

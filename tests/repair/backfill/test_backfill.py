@@ -215,7 +215,7 @@ def test_range_with_later_changes_is_rolled_back_only_with_force(shop: Shop) -> 
         with pytest.raises(ConfigError, match="cannot be undone"):
             rollback_target(replication, lo, ts + 1, target, force=True)
         execute(shop.server, f"UPDATE shop.item SET n = 5 WHERE id = {item['id']}")
-        with pytest.raises(Permanent, match="differ from what the range left"):
+        with pytest.raises(Permanent, match="differ from their state after the range"):
             rollback_target(replication, lo, ts, target, force=False)
         rollback_target(replication, lo, middle, target, force=True)
     assert rows(shop.server, f"SELECT n FROM shop.item WHERE id = {item['id']}") == [(int(item["n"] or 0),)]
@@ -262,7 +262,7 @@ def test_range_is_rolled_back_at_the_source_by_a_new_change(
     rollback_source(shop.lake.replication, lo, hi, force=False)
     assert shop.shown(second_mariadb) == start
     assert shop.shown() == target
-    with pytest.raises(Permanent, match="differ from what the range left"):
+    with pytest.raises(Permanent, match="differ from their state after the range"):
         rollback_source(shop.lake.replication, lo, hi, force=False)
 
 

@@ -168,7 +168,7 @@ def test_fix_file_states_its_purpose_and_runs_once(shop: Shop, tmp_path: Path) -
     assert ledger == [(sum(batch.rows for batch in written.batches), shop.ts, shop.ts)]
 
     path.write_bytes(path.read_bytes().replace(b"INSERT", b"INSErt", 1))
-    with pytest.raises(ConfigError, match="not those that were written"):
+    with pytest.raises(ConfigError, match="its statements were changed"):
         FixFile.read(path)
     path.write_bytes(path.read_bytes()[:-300])
     with pytest.raises(ConfigError, match="cannot be used"):

@@ -173,7 +173,7 @@ def test_statements_changed_after_their_application_are_refused(server: MariaDb,
         apply(single, found)
     manifest = found.manifest()
     other = Window(0, 10).put((1, "another")).put((2, "b"))
-    with pytest.raises(Exception, match="another batch in this place"):
+    with pytest.raises(Exception, match="another batch with this number"):
         apply_window(single, manifest, other)
     assert rows(server, "SELECT * FROM app.t") == [(1, "a")]
 

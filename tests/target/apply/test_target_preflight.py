@@ -111,7 +111,9 @@ def test_difference_is_accepted_only_by_its_exact_text(session: Session) -> None
 
 def test_mode_ordered_in_safe_mode_refuses_to_preserve_columns(session: Session) -> None:
     found = report(session, f"{PLAIN}, note INT", mode="ordered", **options(preserve=True))
-    assert found.refusals == ("mode ordered with safe-mode = always would wipe the target's own columns",)
+    assert found.refusals == (
+        "mode ordered with safe-mode = always would erase the values of the target's own columns",
+    )
     assert found.ways[0] == "target.mode = atomic, parallel or auto; or safe-mode = auto"
 
 

@@ -215,7 +215,7 @@ def test_statement_must_fit_into_a_packet_with_its_overhead(folder: Path) -> Non
     put(folder / "shop.a.000000000.sql", insert("a", f"(1,'{'x' * 700}')"))
     needed = len(f" VALUES\n(1,'{'x' * 700}')") + len("a") + statements_module._HEAD_BYTES
     assert make_dump(folder).check_rows(needed)[0] == 6
-    with pytest.raises(ConfigError, match="more than the target takes in one packet") as error:
+    with pytest.raises(ConfigError, match="more than the target accepts in one packet") as error:
         make_dump(folder).check_rows(needed - 1)
     assert error.value.where["file"] == str(folder / "shop.a.000000000.sql")
 

@@ -277,7 +277,7 @@ def test_tables_aside_and_inconsistent_applies_exclude_each_other(target: Target
     apply(target, window_of_both(target))
     with SettledTarget(target, NAME, CLUSTER) as held:
         held.apply(list(window_of_both(target).batches(0, 2))[:1], 200, consistent=False)
-    with pytest.raises(CheckpointConflict, match="not match any state of the source"):
+    with pytest.raises(CheckpointConflict, match="matches no state of the source"):
         set_aside(target, CLUSTER, NAME, [T], "by hand", 0)
     apply(target, window_of_both(target, 200, 300, key=2))
     set_aside(target, CLUSTER, NAME, [T], "by hand", 0)

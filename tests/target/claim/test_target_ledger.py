@@ -72,5 +72,5 @@ def test_another_batch_under_the_same_number_is_refused() -> None:
     place = (int(batch.phase), batch.batch)
     assert is_recorded(batch, {place: batch.digest}) is True
     assert is_recorded(batch, {}) is False
-    with pytest.raises(CheckpointConflict, match="the ledger has another batch in this place"):
+    with pytest.raises(CheckpointConflict, match="the ledger has another batch with this number"):
         is_recorded(batch, {place: "another"})

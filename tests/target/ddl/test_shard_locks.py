@@ -29,7 +29,7 @@ def test_shard_without_the_column_is_named(tmp_path: Path, capsys: pytest.Captur
     lake.land(mirrored=False)
     assert show_locks(lake.replication, "json") == 0
     (lock,) = json.loads(capsys.readouterr().out)
-    assert (lock["target"], lock["state"]) == ("all.t", "the target holds the rows of all")
+    assert (lock["target"], lock["state"]) == ("all.t", "the target can store the rows of all")
     has, lacks = lock["tables"]
     assert (has["source"], has["table"], has["lacks"]) == ("demo", "s1.t_1", [])
     assert "`n`" in has["ddl"]

@@ -130,7 +130,7 @@ def test_kill_after_a_ddl_with_rows_ahead_loses_no_row(server: MariaDb, target: 
     pid = apply_in_child(target, found, at("ddl_done", 1, signal_me(signal.SIGKILL)))
     assert wait_for_exit(pid) == -signal.SIGKILL
     session = Session(target)
-    with pytest.raises(CheckpointConflict, match="rows of shop from before it are not applied yet"):
+    with pytest.raises(CheckpointConflict, match="earlier rows of shop are not applied yet"):
         _close_window(session, target.checkpoint_schema, CLUSTER, NAME, close=True)
     session.close()
     assert apply(target, found).ddls == 0

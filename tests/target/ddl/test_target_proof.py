@@ -150,7 +150,7 @@ def test_exchange_without_proof_is_not_guessed(server: MariaDb, target: Target, 
     let_happen(server, meanwhile)
     with pytest.raises(Permanent, match="does not show whether it ran"):
         apply(target, found)
-    with pytest.raises(CheckpointConflict, match="cannot show it"):
+    with pytest.raises(CheckpointConflict, match="cannot prove it"):
         release_ddl(target, 0, NAME, 200)
     assert ids(server, "p", "b") == before
 

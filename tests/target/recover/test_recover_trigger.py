@@ -196,7 +196,7 @@ def test_missing_source_of_the_open_window_is_reported(
     with pytest.raises(LostRange, match="there are no relay files") as caught:
         recover(replication(target, nobody), no_context)
     assert "0-300" in str(caught.value)
-    with pytest.raises(LostRange, match="no relay file holds this window") as caught:
+    with pytest.raises(LostRange, match="no relay file has this window") as caught:
         recover(replication(target, nobody, relay={"log-dir": str(tmp_path)}), no_context)
     assert "0-300" in str(caught.value)
     with pytest.raises(LostRange, match="no landed window can be applied"):
@@ -317,7 +317,7 @@ def test_roll_forward_that_ends_below_the_exit_point_reports_its_result(
     # DESIGN 3.8: the hint does not suggest the same command again
     _apply_then_set_back(server, target, exit_ts=900)
     with pytest.raises(
-        CheckpointConflict, match="everything that has landed is applied, and rows of later windows"
+        CheckpointConflict, match="everything that has landed is applied, but rows of later windows"
     ) as caught:
         forward.run()
     assert "a newer copy" in caught.value.hint

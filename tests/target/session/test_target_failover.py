@@ -115,7 +115,7 @@ def test_another_server_at_the_targets_address_ends_the_run(target: Target, monk
     apply(target, Window(0, 100))
     fence = take_fence(first, target, "shop")
     confirmed = ConfirmedTransactions(first, target)
-    with pytest.raises(TargetUnavailable, match="another server answers") as stopped:
+    with pytest.raises(TargetUnavailable, match="is not the one on which this run began") as stopped:
         confirmed.require_all(second, fence)
     assert stopped.value.where["answers"] == "db2:3306:2"
     fence.release(first)
