@@ -62,7 +62,7 @@ def test_held_rows_are_applied_with_the_ddl_by_driver_and_workers(
     shards.lakehouse.land(last.lo, last.hi)
     # In another mode nothing would release them.
     unset = shards.ctx.replication.model_copy(update={"shard_mode": ""})
-    with pytest.raises(ConfigError, match="rows wait since shard-mode was pessimistic"):
+    with pytest.raises(ConfigError, match="rows are held since shard-mode was pessimistic"):
         merge.run(StageContext(unset, "test", shards.ctx.make_spark), last)
     # The same rows from the driver and from the workers.
     found = []
