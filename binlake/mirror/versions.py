@@ -13,7 +13,7 @@ from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MIRROR_HEAD, MIRROR_VERSION
 
-IN_PART = "known in part: rows from before this lake began to follow the table are unknown unless changed since"
+IN_PART = "known in part: what it held when this lake began to follow it is not known, unless it was changed since"
 """Why a table is inexact that existed before the lake, until it is emptied or created again (R-34)."""
 
 HEAD_EVERY = 512

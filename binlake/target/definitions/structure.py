@@ -54,7 +54,7 @@ def find_shared_identity(source: TableForm, target: TableForm) -> tuple[str, ...
 
 def _compare_engines(target: TableForm) -> Iterator[StructureDifference]:
     if target.engine:
-        text = f"its engine {target.engine} has no transactions: a retry would duplicate or lose rows"
+        text = f"its engine {target.engine} has no transactions: a repetition would double rows or lose them"
         yield StructureDifference(text, "fatal")
 
 
@@ -74,7 +74,7 @@ def _judge_own_column(column: ColumnForm, *, keyless: bool) -> StructureDifferen
     if not column.filled and not column.generated:
         return StructureDifference(f"{text} and has no default", "fatal")
     if keyless:
-        return StructureDifference(f"{text}, and without a key on both sides its row cannot be identified", "fatal")
+        return StructureDifference(f"{text}, and no key of both sides tells whose value it is", "fatal")
     return StructureDifference(text, "preserve")
 
 

@@ -117,7 +117,7 @@ def test_own_key_and_columns_of_the_target_say_what_keeps_them(session: Session)
         ),
         (
             "new_id INT AUTO_INCREMENT PRIMARY KEY, id INT, user_id INT NOT NULL, name VARCHAR(20)",
-            "column new_id is the target's own, and without a key on both sides its row cannot be identified",
+            "column new_id is the target's own, and no key of both sides tells whose value it is",
         ),
     ],
 )  # fmt: skip

@@ -66,7 +66,7 @@ def check_refused(server: MariaDb, target: Target, engine: str) -> None:
     execute(server, f"ALTER TABLE app.t ENGINE = {engine}")
     with closing(Session(target)) as session:
         [report] = preflight(session, target, [T])
-    said = f"its engine {engine} has no transactions: a retry would duplicate or lose rows"
+    said = f"its engine {engine} has no transactions: a repetition would double rows or lose them"
     assert (report.verdict, report.refusals, report.ways[0]) == (
         "refused",
         (said,),
