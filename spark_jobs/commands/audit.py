@@ -1,6 +1,6 @@
-"""`binlake audit`: a row's history, a table as of a moment, one transaction; reads the lake without Spark.
+"""`binlake audit`: a row's history, a table as of a time, one transaction; reads the lake without Spark.
 
-Exit status 0 with an answer, 3 when the lake holds the range and nothing is there, 1 when it does not hold the range.
+Exit status 0 with an answer, 3 if the lake covers the range and has nothing in it, 1 if it does not cover the range.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AuditCommand:
     """Ask the lake about the past."""
 
     name = "audit"
-    help = "show a row's history, a table as of a moment, or a transaction"
+    help = "show a row's history, a table as of a time, or a transaction"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`row TABLE KEY`, `table TABLE --at`, `transaction TS`, `sql`."""
@@ -68,12 +68,12 @@ class AuditCommand:
         """Print the answer. Raises LostRange, SchemaError, ConfigError."""
         replication = load_replication(args.replication)
         paths, args.rules = LakePaths.of(replication), Rules.of(replication)
-        found: int = {"row": _row, "table": _table, "transaction": _transaction, "sql": _sql}[args.action](paths, args)
-        return found
+        status: int = {"row": _row, "table": _table, "transaction": _transaction, "sql": _sql}[args.action](paths, args)
+        return status
 
 
 def key_of(words: list[str]) -> list[str | None]:
-    """The key's texts from the command line: one JSON array, or a word for each column."""
+    """The key's values from the command line: one JSON array, or one argument for each column."""
     if len(words) == 1 and words[0].startswith("["):
         try:
             return [None if value is None else str(value) for value in json.loads(words[0])]
@@ -108,7 +108,7 @@ def _row(paths: LakePaths, args: argparse.Namespace) -> int:
 
 
 def _with_passages(paths: LakePaths, found: Sequence[RowVersion]) -> list[dict[str, Any]]:
-    """The changes with the window that landed each and the runs that took it."""
+    """The changes, each with the window that landed it and the runs that processed it."""
     if not found:
         return []
     passages = Passages(WindowLog(paths).events(within=(found[0].commit_ts - 1, found[-1].commit_ts)))
@@ -168,7 +168,7 @@ def _print_table(found: TableAsOf, args: argparse.Namespace) -> None:
     print_table(list(found.columns), rows)
     base = found.base
     source = f"version {base.delta_version} of its mirror, at {base.hi}" if base.delta_version >= 0 else "no mirror yet"
-    shown = f"{len(found.rows)} rows; from {source}, and the row changes behind it"
+    shown = f"{len(found.rows)} rows; from {source}, and the row changes after it"
     print(shown + (f"; {found.inexact}" if found.inexact else ""))
 
 

@@ -1,6 +1,7 @@
-"""`binlake table`: tables set aside, so that one that cannot be applied does not stop the others; without Spark.
+"""`binlake table`: set a table aside that cannot be applied, so that it does not stop the others; without Spark.
 
-`aside` takes effect with the next finalize, inside an open window too; `back` ends it where the table is the source's.
+`aside` takes effect with the next finalize, even inside an open window; `back` compares and repairs the table, then
+applies its changes again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from spark_jobs.job.results import StageResult
 
 
 class TableCommand:
-    """List the tables that are set aside, set tables aside, bring one back."""
+    """List the tables that are set aside, set tables aside, bring a table back."""
 
     help = "set aside a table that cannot be applied, so that the others continue; list such tables; bring one back"
 
@@ -55,11 +56,12 @@ class TableCommand:
         back.add_argument(
             "--rows-are-there",
             action="store_true",
-            help="for a table that the lake knows only in part: confirm that its rows without changes since are right",
+            help="for a table whose rows the lake knows only in part: confirm that the rows without later changes are"
+            " right",
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it and print it. `list`: 3 when no table is set aside."""
+        """Run the action and print its result. `list` returns 3 if no table is set aside."""
         replication = load_replication(args.replication)
         if args.action == "list":
             found = read_tables_aside(replication, cluster_of(WindowLog(LakePaths.of(replication))))
@@ -73,7 +75,7 @@ class TableCommand:
 
 
 def put_aside(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
-    """Set the tables of `args` aside; a result of each."""
+    """Set the tables of `args` aside; returns a result for each."""
     windows, target = WindowLog(LakePaths.of(replication)), replication.sql_target()
     cluster_id, landed = cluster_of(windows), windows.landed_range()
     start = landed[0] if landed is not None else 0
@@ -87,17 +89,17 @@ def put_aside(replication: Replication, args: argparse.Namespace) -> list[StageR
 
 
 def _names_as_defined(replication: Replication, tables: Sequence[str], *moments: int | None) -> list[Name]:
-    """The names as the definitions spell them at one of `moments`. Raises ConfigError for one that is in none."""
+    """The names as the definitions at one of `moments` spell them. Raises ConfigError for a name in none of them."""
     paths, naming = LakePaths.of(replication), Naming(Rules.of(replication))
     known = [target_tables_at(paths, naming, ts) for ts in moments if ts is not None]
-    found: list[Name] = []
+    names: list[Name] = []
     for text in tables:
         db, _, name = text.partition(".")
         definition = next((there for one in known if (there := one.find(db, name)) is not None), None)
         if definition is None:
             raise ConfigError(f"the replication has no table {text}", hint="use the name at the target: db.table")
-        found.append((definition.db, definition.name))
-    return found
+        names.append((definition.db, definition.name))
+    return names
 
 
 def _bring_back(replication: Replication, args: argparse.Namespace) -> StageResult:

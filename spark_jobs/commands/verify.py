@@ -1,7 +1,7 @@
-"""`binlake verify` and `binlake repair`: is the target right at its checkpoint, and making it right; without Spark.
+"""`binlake verify` and `binlake repair`: check the target at its checkpoint, and correct it; without Spark.
 
 Exit status of verify: 0 equal (or made equal by --fix), 4 different, 3 equal as far as the lake knows the tables, 1 an
-error, which says whether to try again.
+error, which says whether to retry.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class VerifyCommand:
         add_job(parser)
         add_output(parser)
         parser.add_argument("--against", choices=("lake", "source"), default="lake")
-        parser.add_argument("--table", action="append", default=[], metavar="DB.TABLE", help="only this (repeatable)")
+        parser.add_argument(
+            "--table", action="append", default=[], metavar="DB.TABLE", help="compare only this table (repeatable)"
+        )
         parser.add_argument(
             "--sample", type=float, default=1.0, help="share of the chunks to compare; the next run takes others"
         )
@@ -67,7 +69,7 @@ class VerifyCommand:
         )
         parser.add_argument("--fresh", action="store_true", help="compare again what an unfinished run found equal")
         parser.add_argument(
-            "--source-stands-still", action="store_true", help="promise that nothing writes to the source meanwhile"
+            "--source-stands-still", action="store_true", help="state that nothing writes to the source meanwhile"
         )
         parser.add_argument(
             "--fix-file", type=Path, metavar="FILE", help="write SQL that removes the differences to this file"
@@ -75,7 +77,7 @@ class VerifyCommand:
         parser.add_argument("--fix", action="store_true", help="remove the differences now, under the target's lease")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Verify, and fix when asked."""
+        """Verify, and with --fix repair."""
         replication = load_replication(args.replication)
         options = VerifyOptions(
             args.against, tuple(args.table), args.chunk_rows, args.sample, args.rows_per_second, args.max_differences,
@@ -115,11 +117,11 @@ class RepairCommand:
 def run_verify(
     replication: Replication, options: VerifyOptions, run_id: str, fix_file: Path | None, fix: bool, lines: list[str]
 ) -> list[StageResult]:
-    """The result of verify, and of the repair when `fix` and there was something; `lines` for people are added."""
+    """The result of verify and, if `fix` is set and rows differ, of the repair. Adds the text output to `lines`."""
     run_id = run_id or f"verify-{uuid.uuid4().hex[:12]}"
     found = verify(replication, options)
     result = _result(found)
-    # A task's output is a log.
+    # A task's output goes to a log, so row values are left out there.
     clear = are_row_values_shown() or sys.stdout.isatty()
     lines += [str(one) if clear else one.without_values() for one in found.differences[:_SHOWN]]
     lines += _rest_text(found)
@@ -136,7 +138,7 @@ def run_verify(
 
 
 def write_fixes(replication: Replication, found: Verification, path: Path) -> FixFile:
-    """Write the statements that end the differences that were listed."""
+    """Write the statements that remove the listed differences."""
     target = replication.sql_target()
     with closing(Session(target)) as session:
         limits = BatchLimits.of(target.batch_rows, session.max_packet())
@@ -156,7 +158,7 @@ def record_repair(replication: Replication, done: Repaired, run_id: str, stage: 
 
 
 def repair_lineage(done: Repaired) -> dict[str, Any]:
-    """The lineage of a repair: the tables that it wrote, and all that it compared with the lake."""
+    """The lineage of a repair: the tables it wrote, and all tables it compared with the lake."""
     return lineage_of(
         wrote=(describe_table(done.looked[name]) for name in sorted(done.written)),
         read=(LineageTable(Table(*name)) for name in sorted(done.looked)),
@@ -209,7 +211,7 @@ def _compared(one: VerifiedTable) -> LineageTable:
 
 
 def _is_all_listed(result: StageResult) -> bool:
-    """True when every difference was listed, and none is of a definition."""
+    """True when every difference was listed, and no table definition differs."""
     detail = result.detail
     structure = any(table["structure"] for table in detail["unequal"])
     return bool(detail["listed_all"]) and not detail["unlisted"] and not structure
@@ -221,5 +223,5 @@ def _rest_text(found: Verification) -> list[str]:
     )
     if found.equal:
         return []
-    told = f"{missing} rows missing, {extra} only on the target, {different} different"
-    return [told + (f"; {unlisted} rows in differing chunks were not compared one by one" if unlisted else "")]
+    summary = f"{missing} rows missing, {extra} only on the target, {different} different"
+    return [summary + (f"; {unlisted} rows in differing chunks were not compared one by one" if unlisted else "")]
