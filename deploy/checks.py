@@ -174,7 +174,7 @@ def _cited_in() -> list[Path]:
 
 
 def check_citations() -> None:
-    """Check that docs/reference/cited.md lists each cited part of a paper, and that the papers contain what it lists."""
+    """Check that docs/reference/cited.md lists each cited part of a paper, and that the papers contain these parts."""
     unlisted = citations.unlisted(ROOT, _cited_in())
     if unlisted:
         raise CheckError(f"not on {citations.PAGE}:\n  " + "\n  ".join(unlisted))
@@ -203,7 +203,7 @@ def check_links() -> None:
 
 
 def check_test_names(tests: Path = ROOT / "tests") -> None:
-    """Check that no two test files share a name: pytest imports them as top-level modules and would collect only one."""
+    """Check that no two test files share a name: pytest imports them as top-level modules, so only one would run."""
     places: dict[str, list[str]] = defaultdict(list)
     for path in sorted(tests.rglob("test_*.py")):
         places[path.name].append(path.relative_to(tests.parent).as_posix())

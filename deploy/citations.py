@@ -1,4 +1,4 @@
-"""Checks parts of papers that code, tests and pages cite: docs/reference/cited.md lists each, and the paper contains it.
+"""Checks the cited parts of papers: docs/reference/cited.md must list each, and the paper must contain it.
 
 The papers are in `../shared`, next to a checkout; readers who have only the repository use the page.
 """

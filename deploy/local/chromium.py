@@ -106,7 +106,7 @@ class Page:
         self._then_loads(lambda: self.call("Page.navigate", url=url))
 
     def follow(self, text: str) -> None:
-        """Click the link or button with `text` and wait until its page has loaded. Raises ProcessError if none exists."""
+        """Click the link or button with `text` and wait for the page it loads. Raises ProcessError if none exists."""
         self._then_loads(lambda: self.click(text))
 
     def click(self, text: str) -> None:

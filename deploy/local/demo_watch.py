@@ -1,8 +1,8 @@
-"""Watches a replication while its DAG runs, and compares the target with what the source recorded.
+"""Watches a replication while its DAG runs, and compares the target with the source's recorded states.
 
 The comparison needs no pause: it reads the checkpoint row and every table in one snapshot of the target. In atomic
-mode a segment, its ledger row and the checkpoint appear at once (DESIGN 3.8), so a snapshot whose consistent checkpoint
-is at a recorded commit_ts must be exactly that state.
+mode a segment, its ledger row and the checkpoint become visible together (DESIGN 3.8), so a snapshot with a consistent
+checkpoint at a recorded commit_ts must equal that state exactly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RUNS_S = 3.0
 
 
 class Target:
-    """The target of `replication`, read by plain SQL beside the pipeline."""
+    """The target of `replication`, read with plain SQL, independently of the pipeline."""
 
     def __init__(self, replication: Replication, cluster_id: int) -> None:
         if replication.target is None:
@@ -46,11 +46,11 @@ class Target:
         self._connection = self._connect()
 
     def close(self) -> None:
-        """Drop its connection."""
+        """Close its connection."""
         self._connection.close()
 
     def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint row; None before there is one."""
+        """The checkpoint row; None if there is none yet."""
         try:
             return self._read(self._connection)
         except pymysql.err.MySQLError as error:
@@ -60,7 +60,7 @@ class Target:
 
     @contextmanager
     def snapshot(self) -> Iterator[tuple[Checkpoint | None, Connection[Any]]]:
-        """A connection that sees one moment of the target, and the checkpoint of that moment."""
+        """The checkpoint and a connection, both in one snapshot of the target."""
         connection = self._connect()
         try:
             with connection.cursor() as cursor:
@@ -113,7 +113,7 @@ class Watch:
         self._target.close()
 
     def until_all_compared(self) -> bool:
-        """Whether the target was equal at each state. Raises ProcessError when it stops moving or a run fails."""
+        """Whether the target was equal at each state. Raises ProcessError if it stops moving or a run fails."""
         equal, moved = True, time.monotonic()
         while self._waiting:
             self._clock.append((time.monotonic(), self._pd.tso()))
@@ -129,7 +129,7 @@ class Watch:
         return equal
 
     def until_mirrored(self) -> None:
-        """Return when the mirrors are where the target is. Raises ProcessError when they do not come there."""
+        """Return when the mirrors have reached the target's position. Raises ProcessError if they do not."""
         since = time.monotonic()
         while (self._windows.greatest_hi("mirror") or 0) < self._at:
             self._look_for_trouble(since)
@@ -138,7 +138,7 @@ class Watch:
     def _compare(self, state: StateAt) -> bool:
         with self._target.snapshot() as (checkpoint, connection):
             if checkpoint is None or checkpoint.commit_ts != state.commit_ts or not checkpoint.consistent:
-                # Not silently: a state that was passed before it was looked at counts as not equal.
+                # A state that was passed before it could be read counts as not equal.
                 self._report.missed(state, checkpoint.commit_ts if checkpoint else 0)
                 return False
             result = compare_state(state, connection)
@@ -161,7 +161,7 @@ class Watch:
                 self._report.window(WindowLine.of(event, same_run, self._lag(event["hi"], event["at_ms"])))
 
     def _lag(self, hi: int, at_ms: int) -> float:
-        """Seconds from the source's clock passing `hi` to the target being there."""
+        """Seconds from the time the source's clock passed `hi` until the target reached it."""
         passed = next((at for at, ts in self._clock if ts >= hi), time.monotonic())
         return max(0.0, time.monotonic() - (time.time() - at_ms / 1000) - passed)
 
@@ -175,7 +175,7 @@ class Watch:
         fed = self._source.fed()
         if fed and not self._fed:
             self._fed = True
-            self._report.say(f"the capture is replayed: {fed['transactions']} transactions in {fed['seconds']} s")
+            self._report.say(f"the capture has been replayed: {fed['transactions']} transactions in {fed['seconds']} s")
         failed = [run for run in self._client.runs(self._dag) if run["state"] == "failed"]
         if failed:
             raise ProcessError(f"the run {failed[0]['dag_run_id']} failed: {self._why(failed[0]['dag_run_id'])}")

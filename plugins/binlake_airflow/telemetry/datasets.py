@@ -129,7 +129,7 @@ def _delta() -> dict[str, Any]:
 
 
 def _source_of(replication: Replication) -> str:
-    """The source's namespace. The specification has none for TiDB: MySQL if SQL is configured, else cluster id or PD."""
+    """The source's namespace. The specification has none for TiDB: MySQL's if SQL is configured, else our own."""
     source = replication.source
     if source.sql is not None:
         return f"mysql://{source.sql.host}:{source.sql.port}"
