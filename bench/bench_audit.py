@@ -56,7 +56,7 @@ def main(mutations: int, folder: Path) -> int:
 
 
 def write_synthetic(spark: SparkSession, mutations: int) -> DataFrame:
-    """Row changes of KEYS keys in TABLES tables, in transactions of one table; one file a window, as merge writes it."""
+    """Row changes of KEYS keys in TABLES tables, one table per transaction; one file per window, as merge writes it."""
     step = (SPAN_MS << 18) // (mutations // ROWS_OF_A_TRANSACTION)
     txn = f"(id div {ROWS_OF_A_TRANSACTION})"
     commit = f"({BASE} + {txn} * {step})"

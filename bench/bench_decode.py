@@ -1,4 +1,4 @@
-"""`make bench-decode`: rows decoded per second of CPU, compared with the plain decoder and the floor, and through Spark.
+"""`make bench-decode`: rows decoded per CPU second, compared with the plain decoder and the floor, and through Spark.
 
 Floors in the same run: protobuf splitting one binlog after the other; and for Spark, the same payloads cut into one row
 for each change, without converting its bytes to text, written to a Delta table. Compare ratios, because absolute

@@ -1,4 +1,4 @@
-"""`make bench`: rows through two pumps into MariaDB, from plan to checkpoint: rows/s, and CPU a row by process and stage.
+"""`make bench`: rows through two pumps into MariaDB, from plan to checkpoint: rows/s, CPU per row by process and stage.
 
 Loads of sysbench's shape (`--workload`): (a) 200k single-row inserts, (b) 200k single-row updates of 10k hot rows, (c)
 100k transactions of 5 rows over 4 tables; `--scale 10` takes ten times as many. They are written before the measurement
@@ -138,7 +138,7 @@ def measure(load: Load, way: str, folder: Path, args: argparse.Namespace) -> Mea
         wire.send(None)
         wrong = check_rows(target, bulk.writer)
         floors = [measure_floor(target, bulk.writer) for _ in range(args.floors)]
-        return Measured(load.name, load.told, way, load.transactions, load.transactions * load.changes,
+        return Measured(load.name, load.description, way, load.transactions, load.transactions * load.changes,
                         cold, COLD_TRANSACTIONS * load.changes, warm, written.bytes, lake, cost,
                         min(floors, key=lambda one: one.seconds), wrong)  # fmt: skip
 

@@ -33,7 +33,7 @@ def install_uv(root: Path = TOOLS) -> Path:
         try:
             run([sys.executable, "-m", "venv", str(root)])
         except SetupError as error:
-            raise SetupError(_venv_hint(str(error))) from None
+            raise SetupError(_explain_venv_error(str(error))) from None
         run([str(root / "bin" / "python"), "-m", "pip", "install", "--quiet", "uv"])
         return program
 
@@ -90,10 +90,10 @@ def _answers(program: Path, *arguments: str) -> bool:
     return done.returncode == 0
 
 
-def _venv_hint(said: str) -> str:
-    if "ensurepip" in said or "No module named venv" in said:
+def _explain_venv_error(output: str) -> str:
+    if "ensurepip" in output or "No module named venv" in output:
         return f"Python's venv is missing: apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv"
-    return said
+    return output
 
 
 if __name__ == "__main__":
