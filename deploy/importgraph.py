@@ -60,9 +60,9 @@ class _Search:
         """Each component once."""
         for start in sorted(self._edges):
             if start not in self._number:
-                yield from self._from(start)
+                yield from self._components_from(start)
 
-    def _from(self, start: str) -> Iterable[list[str]]:
+    def _components_from(self, start: str) -> Iterable[list[str]]:
         path = [(start, iter(self._enter(start)))]
         while path:
             node, following = path[-1]

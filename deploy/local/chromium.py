@@ -103,31 +103,31 @@ class Page:
 
     def goto(self, url: str) -> None:
         """Load `url` and wait until it has loaded."""
-        self._then_loads(lambda: self.call("Page.navigate", url=url))
+        self._act_and_wait_for_load(lambda: self.call("Page.navigate", url=url))
 
     def follow(self, text: str) -> None:
         """Click the link or button with `text` and wait for the page it loads. Raises ProcessError if none exists."""
-        self._then_loads(lambda: self.click(text))
+        self._act_and_wait_for_load(lambda: self.click(text))
 
     def click(self, text: str) -> None:
         """Click the first visible link, button, or tab with `text`. Raises ProcessError if none exists."""
-        found = self.evaluate(
+        clicked = self.evaluate(
             "(text => { const all = [...document.querySelectorAll('a, button, [role=tab]')];"
             "const one = all.find(e => e.textContent.trim() === text && e.getClientRects().length);"
             f"one?.click(); return !!one }})({json.dumps(text)})"
         )
-        if not found:
+        if not clicked:
             raise ProcessError(f"nothing to click has the text {text!r}: {self.text()[:2000]}")
 
     def fill(self, label: str, text: str) -> None:
         """Type `text`, as a keyboard does, into the field of `label`. Raises ProcessError if none exists."""
-        found = self.evaluate(
+        focused = self.evaluate(
             "(text => { const label = [...document.querySelectorAll('label')]"
             ".find(e => e.textContent.trim().startsWith(text));"
             "const field = label?.control ?? document.getElementById(label?.htmlFor); if (!field) return false;"
             f"field.focus(); field.select?.(); return true }})({json.dumps(label)})"
         )
-        if not found:
+        if not focused:
             raise ProcessError(f"there is no field with the label {label!r}: {self.text()[:2000]}")
         self.call("Input.insertText", text=text)
 
@@ -149,11 +149,11 @@ class Page:
     def wait(self, script: str) -> Any:
         """The value of `script` once it is true. Raises ProcessError after WAIT_S."""
         until = time.monotonic() + WAIT_S
-        while not (found := self.evaluate(script)):
+        while not (value := self.evaluate(script)):
             if time.monotonic() > until:
                 raise ProcessError(f"condition not met: {script}; the page: {self.text()[:2000]}")
             time.sleep(_POLL_S)
-        return found
+        return value
 
     def text(self) -> str:
         """The visible text of the page."""
@@ -164,7 +164,7 @@ class Page:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
-    def _then_loads(self, act: Callable[[], object]) -> None:
+    def _act_and_wait_for_load(self, act: Callable[[], object]) -> None:
         before, until = self._loads, time.monotonic() + WAIT_S
         act()
         while self._loads == before:

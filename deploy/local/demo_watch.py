@@ -122,8 +122,8 @@ class Watch:
                 self._at, moved = checkpoint.commit_ts, time.monotonic()
             if checkpoint is not None and checkpoint.commit_ts >= self._waiting[0].commit_ts:
                 equal = self._compare(self._waiting.pop(0)) and equal
-            self._tell_windows()
-            self._look_for_trouble(moved)
+            self._print_windows()
+            self._require_progress(moved)
             time.sleep(_POLL_S)
         self._finish()
         return equal
@@ -132,7 +132,7 @@ class Watch:
         """Return when the mirrors have reached the target's position. Raises ProcessError if they do not."""
         since = time.monotonic()
         while (self._windows.greatest_hi("mirror") or 0) < self._at:
-            self._look_for_trouble(since)
+            self._require_progress(since)
             time.sleep(_POLL_S)
 
     def _compare(self, state: StateAt) -> bool:
@@ -149,9 +149,9 @@ class Watch:
 
     def _each_table(self, state: StateAt, connection: Connection[Any]) -> list[tuple[str, Comparison]]:
         alone = [replace(state, contents=(table,), tables=None, databases=None) for table in state.contents]
-        return [(one.contents[0]["table"], compare_state(one, connection)) for one in alone]
+        return [(single.contents[0]["table"], compare_state(single, connection)) for single in alone]
 
-    def _tell_windows(self) -> None:
+    def _print_windows(self) -> None:
         events = self._windows.events()
         for event in events:
             bounds = (event["lo"], event["hi"])
@@ -165,7 +165,7 @@ class Watch:
         passed = next((at for at, ts in self._clock if ts >= hi), time.monotonic())
         return max(0.0, time.monotonic() - (time.time() - at_ms / 1000) - passed)
 
-    def _look_for_trouble(self, moved: float) -> None:
+    def _require_progress(self, moved: float) -> None:
         if time.monotonic() - self._runs_looked < _RUNS_S:
             return
         self._runs_looked = time.monotonic()
@@ -178,16 +178,17 @@ class Watch:
             self._report.say(f"the capture has been replayed: {fed['transactions']} transactions in {fed['seconds']} s")
         failed = [run for run in self._client.runs(self._dag) if run["state"] == "failed"]
         if failed:
-            raise ProcessError(f"the run {failed[0]['dag_run_id']} failed: {self._why(failed[0]['dag_run_id'])}")
+            run_id = failed[0]["dag_run_id"]
+            raise ProcessError(f"the run {run_id} failed: {self._describe_failed_tasks(run_id)}")
         if time.monotonic() - moved > PATIENCE_S:
             raise ProcessError(f"nothing has moved for {PATIENCE_S:.0f} s; the target is at {self._at}")
 
-    def _why(self, run_id: str) -> str:
+    def _describe_failed_tasks(self, run_id: str) -> str:
         tasks = [task for task in self._client.tasks(self._dag, run_id) if task["state"] == "failed"]
         return "; ".join(f"{task['task_id']}: {self._client.log_end(self._dag, run_id, task)}" for task in tasks)
 
     def _finish(self) -> None:
-        self._tell_windows()
+        self._print_windows()
         checkpoint = self._target.checkpoint()
         if checkpoint is not None:
             self._report.checkpoint(self._target.cluster_id, json.dumps(dict(checkpoint.raw)))

@@ -88,7 +88,7 @@ def plan_handwork(
             works.append(Handwork(ddl.commit_ts - 1, (), f"{ddl.query} by ddl-replacement: {replaced[ddl.commit_ts]}"))
         if ddl.decision == "apply" and _is_brought_back(ddl):
             ignored.append(ddl.commit_ts)
-            works += _works(ddl, dropped)
+            works += _copy_and_restore(ddl, dropped)
         there = {table.id for table in ddl.after.tables}
         gone = [table for table in ddl.before.tables if table.id not in there and table.kind == "table"]
         dropped |= {table.id: (ddl.commit_ts - 1, table) for table in gone}
@@ -145,15 +145,15 @@ def _is_brought_back(ddl: LandedDdl) -> bool:
     return _is_refused(ddl, ddl.sql, ddl.after)
 
 
-def _works(ddl: LandedDdl, dropped: dict[int, tuple[int, TableDef]]) -> Iterable[Handwork]:
+def _copy_and_restore(ddl: LandedDdl, dropped: dict[int, tuple[int, TableDef]]) -> Iterable[Handwork]:
     made = [f"CREATE DATABASE IF NOT EXISTS {quote_name(db.name)}" for db in ddl.after.databases]
     back: list[str] = []
     for table in ddl.after.tables:
         kept_after, former = dropped[table.id]
-        kept, was, now = (KEPT_IN, f"kept_{table.id}"), (former.db, former.name), (table.db, table.name)
+        copy, before, after = (KEPT_IN, f"kept_{table.id}"), (former.db, former.name), (table.db, table.name)
         own = f"CREATE DATABASE IF NOT EXISTS {quote_name(KEPT_IN)}"
-        yield Handwork(kept_after, (own, *_copy_statements(was, kept, former)), "")
-        back += _copy_statements(kept, now, table)
+        yield Handwork(kept_after, (own, *_copy_statements(before, copy, former)), "")
+        back += _copy_statements(copy, after, table)
     yield Handwork(ddl.commit_ts - 1, (*made, *back), ddl.query)
 
 

@@ -35,14 +35,14 @@ def main(arguments: list[str]) -> int:
     ]
     bad = missing = 0
     for module in chosen:
-        if not asked.report and not _tried(module, until - time.monotonic()):
+        if not asked.report and not _try_mutants(module, until - time.monotonic()):
             return 2
         survivors, untried = _report(module)
         bad, missing = bad + survivors, missing + untried
     return 1 if bad else 3 if missing else 0
 
 
-def _tried(module: Module, seconds: float) -> bool:
+def _try_mutants(module: Module, seconds: float) -> bool:
     tried = Results.read(module, digest(module.text), module.tests_digest).killed_by.keys() | module.explained.keys()
     if all(mutant.key in tried for mutant in mutants(module.text, module.path)):
         return True

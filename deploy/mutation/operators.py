@@ -98,12 +98,12 @@ def _slots(parent: ast.AST) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:
         if isinstance(value, list):
             for number, node in enumerate(value):
                 if isinstance(node, ast.AST):
-                    yield from _of(node, partial(value.__setitem__, number))
+                    yield from _changeable_nodes(node, partial(value.__setitem__, number))
         elif isinstance(value, ast.AST):
-            yield from _of(value, partial(setattr, parent, field))
+            yield from _changeable_nodes(value, partial(setattr, parent, field))
 
 
-def _of(node: ast.AST, put: Callable[[_Node], None]) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:
+def _changeable_nodes(node: ast.AST, put: Callable[[_Node], None]) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:
     if isinstance(node, ast.JoinedStr | ast.Raise) or _is_spared(node):
         # Messages are not changed; whether an error is raised is tested by removing the statement.
         if isinstance(node, ast.Raise):

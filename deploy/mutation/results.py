@@ -91,5 +91,5 @@ class Results:
 
 
 def _list(root: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((root / _LISTS / f"{name}.toml").read_text(encoding="utf-8"))
-    return found
+    entries: dict[str, Any] = tomllib.loads((root / _LISTS / f"{name}.toml").read_text(encoding="utf-8"))
+    return entries

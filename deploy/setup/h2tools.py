@@ -39,7 +39,7 @@ def install_h2spec() -> str:
         existing = program("h2spec")
         if existing is not None:
             return str(existing)
-        go = _go()
+        go = _find_go()
         if go is None:
             return "not installed: it needs Go; its test is skipped"
         say("h2spec", f"building it into {H2SPEC}")
@@ -52,7 +52,7 @@ def install_h2spec() -> str:
         return str(H2SPEC / "bin/h2spec")
 
 
-def _go() -> Path | None:
+def _find_go() -> Path | None:
     places = [Path(folder) / "go" for folder in _GO_FOLDERS]
     return find_program("go") or next((place for place in places if place.exists()), None)
 

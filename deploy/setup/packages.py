@@ -61,7 +61,7 @@ def sync(venv: Path = VENV) -> str:
 def uv_environment() -> dict[str, str]:
     """This process's environment, in which uv uses the system's certificates, as the other downloads do.
 
-    uv has its own list of certificates, which lacks that of a network whose proxy intercepts TLS.
+    uv has its own list of certificates, which lacks the certificate of a proxy that intercepts TLS.
     """
     return {"UV_SYSTEM_CERTS": "1", **os.environ}
 

@@ -138,7 +138,7 @@ def _text(shape: Shape | None) -> str:
 
 def shape_of(table: TableDef) -> Shape:
     """The shape of a table definition from the history."""
-    return tuple((c.name.lower(), _word(c.type_name), "unsigned" in c.type_text) for c in table.columns)
+    return tuple((c.name.lower(), _canonical_type(c.type_name), "unsigned" in c.type_text) for c in table.columns)
 
 
 def _shapes(link: Link) -> dict[Name, Shape]:
@@ -150,10 +150,10 @@ def _shapes(link: Link) -> dict[Name, Shape]:
 
 def column_shape(name: str, word: str, kind: str) -> tuple[str, str, bool]:
     """The shape of a column that the server shows: its name, DATA_TYPE (`word`) and COLUMN_TYPE (`kind`)."""
-    return name.lower(), _word(word.lower()), "unsigned" in kind.lower()
+    return name.lower(), _canonical_type(word.lower()), "unsigned" in kind.lower()
 
 
-def _word(word: str) -> str:
+def _canonical_type(word: str) -> str:
     return _WORDS.get(word, word)
 
 

@@ -82,9 +82,11 @@ class MaintainCommand:
         with translate_errors():
             done = maintain(context_of(replication, "maintain", args, "maintain"))
         if args.output == "json":
-            print(json.dumps([asdict(one) for one in done]))
+            print(json.dumps([asdict(result) for result in done]))
             return 0
-        rows = [[one.table, *map(str, (one.joined, one.dropped, one.windows)), f"{one.seconds:.1f}"] for one in done]
+        rows = [
+            [each.table, *map(str, (each.joined, each.dropped, each.windows)), f"{each.seconds:.1f}"] for each in done
+        ]
         print_table(("table", "files joined", "files dropped", "windows deleted", "seconds"), rows)
         return 0
 
@@ -109,8 +111,8 @@ def maintain(ctx: StageContext) -> list[Maintained]:
 
 def _run_step(name: str, step: Callable[[], Maintained]) -> Maintained:
     began = time.monotonic()
-    found = step()
-    done = replace(found, seconds=time.monotonic() - began)
+    result = step()
+    done = replace(result, seconds=time.monotonic() - began)
     log.info("maintained", **asdict(done) | {"table": name, "mirrors": len(done.mirrors)})
     return done
 
@@ -148,10 +150,10 @@ def days(path: str) -> list[DayOfFiles]:
     adds = pa.table(DeltaTable(path).get_add_actions(flatten=True))
     dated = "partition.commit_date" in adds.column_names
     keys = adds.column("partition.commit_date").to_pylist() if dated else [None] * adds.num_rows
-    found: dict[date | None, list[int]] = {}
+    sizes: dict[date | None, list[int]] = {}
     for key, size in zip(keys, adds.column("size_bytes").to_pylist(), strict=True):
-        found.setdefault(key, []).append(size)
-    return [DayOfFiles(key, len(found[key]), sum(found[key])) for key in sorted(found, key=str)]
+        sizes.setdefault(key, []).append(size)
+    return [DayOfFiles(key, len(sizes[key]), sum(sizes[key])) for key in sorted(sizes, key=str)]
 
 
 def lay_out(spark: SparkSession, paths: LakePaths, table: LakeTable, part: DayOfFiles) -> int:
@@ -194,11 +196,11 @@ def _vacuum(ctx: StageContext, table: LakeTable) -> int:
 
 def _working(ctx: StageContext, table: LakeTable, landed: Bounds) -> Maintained:
     with lake_lock(ctx.paths, lock_of_table(table.name)):
-        gone = expired_windows(ctx, table, landed)
-        for start in range(0, len(gone), 500):
-            names = ", ".join(f"'{name}'" for name in gone[start : start + 500])
+        expired = expired_windows(ctx, table, landed)
+        for start in range(0, len(expired), 500):
+            names = ", ".join(f"'{name}'" for name in expired[start : start + 500])
             ctx.spark.sql(f"DELETE FROM delta.`{ctx.paths.table(table.name)}` WHERE window IN ({names})")
-    return Maintained(table.name, 0, _vacuum(ctx, table), len(gone))
+    return Maintained(table.name, 0, _vacuum(ctx, table), len(expired))
 
 
 def expired_windows(ctx: StageContext, table: LakeTable, landed: Bounds) -> list[str]:
@@ -215,8 +217,8 @@ def expired_windows(ctx: StageContext, table: LakeTable, landed: Bounds) -> list
     old = tso.compose(max(tso.physical(landed.hi) - WORKING_DAYS * _DAY_MS, 0))
     end = min(position.commit_ts, opened, old)
     adds = pa.table(DeltaTable(ctx.paths.table(table.name)).get_add_actions(flatten=True))
-    found = set(adds.column("partition.window").to_pylist()) if adds.num_rows else set()
-    return sorted(name for name in found if int(name.partition("-")[2]) <= end)
+    windows = set(adds.column("partition.window").to_pylist()) if adds.num_rows else set()
+    return sorted(name for name in windows if int(name.partition("-")[2]) <= end)
 
 
 # Feeds.
@@ -227,8 +229,8 @@ def _feeds(ctx: StageContext) -> list[str]:
 
 
 def _feed(ctx: StageContext, name: str, landed_ts: int) -> Maintained:
-    found = tidy_feed(ctx.paths, ctx.windows, name, landed_ts)
-    return Maintained(message_table(name).name, found.joined, found.dropped, found.windows)
+    tidied = tidy_feed(ctx.paths, ctx.windows, name, landed_ts)
+    return Maintained(message_table(name).name, tidied.joined, tidied.dropped, tidied.windows)
 
 
 # Mirrors.

@@ -75,12 +75,12 @@ def _list(args: argparse.Namespace) -> None:
     for event in events:
         time = tso.to_datetime(event["hi"]).strftime("%Y-%m-%d %H:%M:%S")
         rows.append([task_name(event["stage"], event["sink"]), event["state"], str(event["lo"]), str(event["hi"]), time,
-                     f"{event['rows']:,}", f"{event['seconds']:.2f}", _why(event)])  # fmt: skip
+                     f"{event['rows']:,}", f"{event['seconds']:.2f}", _describe_cause(event)])  # fmt: skip
     columns = ("stage", "state", "lo", "hi", "commit time", "rows", "seconds", "blocked by, or what failed")
     print_table(columns, rows, whole=("lo", "hi"))
 
 
-def _why(event: EventRow) -> str:
+def _describe_cause(event: EventRow) -> str:
     if event["stage"] == FAILURE:
         return str(Failure.of(event))
     if event["stage"] == feed_state.STAGE:

@@ -64,9 +64,9 @@ class TableCommand:
         """Run the action and print its result. `list` returns 3 if no table is set aside."""
         replication = load_replication(args.replication)
         if args.action == "list":
-            found = read_tables_aside(replication, cluster_of(WindowLog(LakePaths.of(replication))))
-            print(json.dumps([one.to_dict() for one in found])) if args.output == "json" else _show(found)
-            return 0 if found else 3
+            tables = read_tables_aside(replication, cluster_of(WindowLog(LakePaths.of(replication))))
+            print(json.dumps([table.to_dict() for table in tables])) if args.output == "json" else _show(tables)
+            return 0 if tables else 3
         act = {"aside": lambda: put_aside(replication, args), "back": lambda: [_bring_back(replication, args)]}[
             args.action
         ]
@@ -83,9 +83,9 @@ def put_aside(replication: Replication, args: argparse.Namespace) -> list[StageR
         replication, args.table, start, read_checkpoint_ts(replication, cluster_id), windows.landed_ts() or start
     )
     reason = args.reason or "commanded"
-    found = set_aside(target, cluster_id, replication.name, names, reason, start)
-    record_set_aside(windows, 0, [one.to_dict() for one in found], args.run_id or f"aside-{uuid.uuid4().hex[:12]}")
-    return [StageResult("aside", "set-aside", one.since, one.since, detail=_detail(one)) for one in found]
+    tables = set_aside(target, cluster_id, replication.name, names, reason, start)
+    record_set_aside(windows, 0, [table.to_dict() for table in tables], args.run_id or f"aside-{uuid.uuid4().hex[:12]}")
+    return [StageResult("aside", "set-aside", table.since, table.since, detail=_detail(table)) for table in tables]
 
 
 def _names_as_defined(replication: Replication, tables: Sequence[str], *moments: int | None) -> list[Name]:
@@ -104,22 +104,22 @@ def _names_as_defined(replication: Replication, tables: Sequence[str], *moments:
 
 def _bring_back(replication: Replication, args: argparse.Namespace) -> StageResult:
     db, _, name = args.table.partition(".")
-    found, done = bring_table_back(replication, (db, name), rows_are_there=args.rows_are_there, wait_s=args.wait)
-    detail = {"table": f"{found.db}.{found.table}", "keys": done.keys, "different": done.different}
+    table, done = bring_table_back(replication, (db, name), rows_are_there=args.rows_are_there, wait_s=args.wait)
+    detail = {"table": f"{table.db}.{table.table}", "keys": done.keys, "different": done.different}
     detail |= {"rows_are_there": args.rows_are_there}
     run_id = args.run_id or f"back-{uuid.uuid4().hex[:12]}"
-    record_return(WindowLog(LakePaths.of(replication)), found.since, done.commit_ts, done.rows, run_id, detail)
-    result = StageResult("aside", "back", found.since, done.commit_ts, done.rows, detail=detail)
+    record_return(WindowLog(LakePaths.of(replication)), table.since, done.commit_ts, done.rows, run_id, detail)
+    result = StageResult("aside", "back", table.since, done.commit_ts, done.rows, detail=detail)
     return replace(result, detail=detail | repair_lineage(done))
 
 
-def _detail(one: AsideTable) -> dict[str, object]:
-    return {**one.to_dict(), "reason": f"{one.db}.{one.table}: {one.reason}"}
+def _detail(table: AsideTable) -> dict[str, object]:
+    return {**table.to_dict(), "reason": f"{table.db}.{table.table}: {table.reason}"}
 
 
-def _show(found: Sequence[AsideTable]) -> None:
-    if not found:
+def _show(tables: Sequence[AsideTable]) -> None:
+    if not tables:
         print("no table is set aside")
         return
-    for one in found:
-        print(f"{one.db}.{one.table}  since {one.since}, by {one.by} at {one.at} UTC: {one.reason}")
+    for table in tables:
+        print(f"{table.db}.{table.table}  since {table.since}, by {table.by} at {table.at} UTC: {table.reason}")

@@ -195,23 +195,23 @@ def _write(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, pinned
             require_pinned(CHANGE.name, bounds, pinned.change, NO_ROWS)
         clear_rows(ctx.rows_to_write, ctx.paths, CHANGE, window_predicate(bounds), commit_note(ctx, "compact", bounds))
         return 0
-    found = _derive(ctx, window, tables, tables.mutated)
+    changes = _derive(ctx, window, tables, tables.mutated)
     if pinned is not None:
-        require_pinned(CHANGE.name, bounds, pinned.change, digest_of(found, names)[0])
-    rows = overwrite(found, ctx.paths, CHANGE, window_predicate(bounds), commit_note(ctx, "compact", bounds))
-    if isinstance(found, pa.Table):
-        ctx.handover.put(CHANGE, bounds, found)
+        require_pinned(CHANGE.name, bounds, pinned.change, digest_of(changes, names)[0])
+    rows = overwrite(changes, ctx.paths, CHANGE, window_predicate(bounds), commit_note(ctx, "compact", bounds))
+    if isinstance(changes, pa.Table):
+        ctx.handover.put(CHANGE, bounds, changes)
     return rows
 
 
 def _derive(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, mutated: WindowChanges) -> Rows:
     """Rows of `change`."""
     cells, strict = (_cells(window, part) for part in (tables.all, tables.required))
-    found = net_changes(mutated.rows, cells, mutated.count, routed=bool(ctx.rules.routes), strict=strict)
-    if isinstance(found, pa.Table):
-        own = pa.repeat(window.bounds.window, found.num_rows)
-        return found.append_column(Change.WINDOW, own).select(CHANGE.column_names())
-    return found.withColumn(Change.WINDOW, F.lit(window.bounds.window))
+    changes = net_changes(mutated.rows, cells, mutated.count, routed=bool(ctx.rules.routes), strict=strict)
+    if isinstance(changes, pa.Table):
+        own = pa.repeat(window.bounds.window, changes.num_rows)
+        return changes.append_column(Change.WINDOW, own).select(CHANGE.column_names())
+    return changes.withColumn(Change.WINDOW, F.lit(window.bounds.window))
 
 
 def _cells(window: SinkWindow, places: list[SegmentTable]) -> list[Cell]:

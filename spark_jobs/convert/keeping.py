@@ -72,9 +72,9 @@ def _match_origins(rows: pa.Table, traced: pa.Table) -> pa.Table:
     numbers, _ = number_values(both, [*PLACE_OF_KEY, Change.KEY])
     at = np.full(int(numbers.max(initial=-1)) + 1, -1)
     at[numbers[: traced.num_rows]] = np.arange(traced.num_rows)
-    found = at[numbers[traced.num_rows :]]
-    origins = traced["origin"].take(pa.array(found, mask=found < 0))
-    return rows.append_column("moved", pa.array(found >= 0)).append_column("origin", origins)
+    row_of = at[numbers[traced.num_rows :]]
+    origins = traced["origin"].take(pa.array(row_of, mask=row_of < 0))
+    return rows.append_column("moved", pa.array(row_of >= 0)).append_column("origin", origins)
 
 
 def _add_phases(rows: pa.Table, several: Mapping[SegmentTable, bool]) -> pa.Table:

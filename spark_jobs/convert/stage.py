@@ -133,12 +133,12 @@ def _derive(ctx: StageContext, bounds: Bounds, target: Target, position: Positio
         if statements.digest() == pinned.statement:
             require_pinned_texts(window.cuts, ddls, statements.ddls())
             return _Derived(given, "", statements, pinned.safe_mode, len(ddls), skipped)
-    forms = _forms(ctx, window, position, pinned)
+    forms = _choose_forms(ctx, window, position, pinned)
     change, rows = _write(ctx, given, ddls, plain=forms == "plain")
     return _Derived(given, change, read_statements(ctx, window, target, rows), forms, len(ddls), skipped)
 
 
-def _forms(ctx: StageContext, window: SinkWindow, position: Position, pinned: ApplyManifest | None) -> str:
+def _choose_forms(ctx: StageContext, window: SinkWindow, position: Position, pinned: ApplyManifest | None) -> str:
     """`safe` or `plain`: as sealed for a window that is open or applied, else as the target needs it now."""
     if pinned is not None:
         return pinned.safe_mode

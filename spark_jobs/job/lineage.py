@@ -47,13 +47,13 @@ class Written:
 
     def describe(self, names: Iterable[Name]) -> dict[str, Any]:
         """The tables `names` (of the target) as a part of a result's detail."""
-        return lineage_detail(lambda: {"wrote": self._all(sorted(set(names)))})
+        return lineage_detail(lambda: {"wrote": self._lineage_tables(sorted(set(names)))})
 
-    def _all(self, names: Sequence[Name]) -> list[LineageTable]:
+    def _lineage_tables(self, names: Sequence[Name]) -> list[LineageTable]:
         budget = LineageBudget()
-        return [self._one(name, budget) for name in names] if len(names) <= MOST_TABLES else []
+        return [self._lineage_table(name, budget) for name in names] if len(names) <= MOST_TABLES else []
 
-    def _one(self, name: Name, budget: LineageBudget) -> LineageTable:
+    def _lineage_table(self, name: Name, budget: LineageBudget) -> LineageTable:
         table = self.definitions.at(*name, self.hi)
         if table is None or table.kind != "table":
             return LineageTable(Table(*name))

@@ -111,9 +111,9 @@ class NetTask:
         numbers = {cell: number for number, cell in enumerate(self.cells)}
         for batch in batches:
             parts = [_RUNS.empty_table()]
-            for found in cell_rows(batch, self.cells):
-                runs = runs_to_table(reduce_runs(start_runs(read_key_events(found), found if self.routed else None)))
-                cell = pa.repeat(pa.scalar(numbers[found.cell], pa.int32()), runs.num_rows)
+            for rows in cell_rows(batch, self.cells):
+                runs = runs_to_table(reduce_runs(start_runs(read_key_events(rows), rows if self.routed else None)))
+                cell = pa.repeat(pa.scalar(numbers[rows.cell], pa.int32()), runs.num_rows)
                 parts.append(pa.Table.from_arrays([cell, _share(runs, self.shares), *runs.columns], schema=_RUNS))
             yield batch_of_table(pa.concat_tables(parts))
 
@@ -127,8 +127,8 @@ def key_arrivals(rows: Rows, cells: Sequence[Cell], count: int) -> tuple[list[Hi
     """(the histories by number, ARRIVALS of the `count` rows in `cells`, in batches)."""
     numbers, own, shares = number_histories(cells), tuple(cells), _shares_for(count)
     if isinstance(rows, pa.Table):
-        found = find_arrivals(key_steps(batch_of_table(rows), own, numbers))
-        return list(numbers), iter(found.to_batches(max_chunksize=_ROWS_A_ROUND))
+        arrivals = find_arrivals(key_steps(batch_of_table(rows), own, numbers))
+        return list(numbers), iter(arrivals.to_batches(max_chunksize=_ROWS_A_ROUND))
 
     def steps(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

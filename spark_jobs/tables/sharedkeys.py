@@ -102,12 +102,12 @@ def require_own_mirror_keys(ctx: StageContext, window: SinkWindow, new_keys: New
             table, mirror = window.definitions.at(*name, window.bounds.lo), Replica(ctx.paths.mirror(*name), 0)
             if table is None or mirror.position() > window.bounds.lo:
                 continue
-            old = [one for one in group if _meets_old_rows(window, table, one)]
-            there = mirror.present_keys({one.key for one in old})
-            taken = [one for one in old if one.key in there]
-            owners = key_owners(ctx.paths, *name, [one.key for one in taken], window.bounds.lo, holds)
-            for one in taken:
-                _require_owner(one, owners.get(one.key))
+            old = [arrival for arrival in group if _meets_old_rows(window, table, arrival)]
+            there = mirror.present_keys({arrival.key for arrival in old})
+            taken = [arrival for arrival in old if arrival.key in there]
+            owners = key_owners(ctx.paths, *name, [arrival.key for arrival in taken], window.bounds.lo, holds)
+            for arrival in taken:
+                _require_owner(arrival, owners.get(arrival.key))
 
 
 def _holds(ctx: StageContext, window: SinkWindow) -> Sequence[Hold]:
@@ -115,8 +115,8 @@ def _holds(ctx: StageContext, window: SinkWindow) -> Sequence[Hold]:
 
 
 def _by_table(arrivals: Sequence[Arrival]) -> Iterator[tuple[Name, Iterator[Arrival]]]:
-    named = sorted(arrivals, key=lambda one: (one.db, one.table))
-    yield from itertools.groupby(named, key=lambda one: (one.db, one.table))
+    named = sorted(arrivals, key=lambda arrival: (arrival.db, arrival.table))
+    yield from itertools.groupby(named, key=lambda arrival: (arrival.db, arrival.table))
 
 
 def _rounds(new_keys: NewKeys) -> Iterator[list[Arrival]]:
@@ -143,28 +143,29 @@ def _not_explained(ctx: StageContext, window: SinkWindow, target: Target, arriva
             table = window.definitions.at(*name, window.bounds.lo)
             if table is None:
                 continue
-            taken = _taken(session, table, [one for one in group if _meets_old_rows(window, table, one)])
-            owners = key_owners(ctx.paths, *name, [one.key for one in taken], window.bounds.lo, holds)
-            for one in taken:
-                _require_owner(one, owners.get(one.key))
-            unknown += [one for one in taken if one.key not in owners]
+            taken = _taken(session, table, [arrival for arrival in group if _meets_old_rows(window, table, arrival)])
+            owners = key_owners(ctx.paths, *name, [arrival.key for arrival in taken], window.bounds.lo, holds)
+            for arrival in taken:
+                _require_owner(arrival, owners.get(arrival.key))
+            unknown += [arrival for arrival in taken if arrival.key not in owners]
     return unknown
 
 
 def _meets_old_rows(window: SinkWindow, table: TableDef, arrival: Arrival) -> bool:
     """True if the rows from before the window still exist, under the same key columns, at the time of the arrival."""
     name = (table.db, table.name)
-    gone = (
+    cleared_at = (
         cut.since
         for cut in window.cuts
-        if name in {(one.db, one.name) for one in cut.before.tables}
-        and (moves_rows(cut.action) or name not in {(one.db, one.name) for one in cut.after.tables})
+        if name in {(other.db, other.name) for other in cut.before.tables}
+        and (moves_rows(cut.action) or name not in {(other.db, other.name) for other in cut.after.tables})
     )
-    return arrival.commit_ts < min(gone, default=window.bounds.hi + 1) and arrival.columns == table.identity().columns
+    end = min(cleared_at, default=window.bounds.hi + 1)
+    return arrival.commit_ts < end and arrival.columns == table.identity().columns
 
 
 def _taken(session: Session, table: TableDef, arrivals: Sequence[Arrival]) -> list[Arrival]:
-    keys = [json.loads(one.key) for one in arrivals]
+    keys = [json.loads(arrival.key) for arrival in arrivals]
     return [arrivals[number] for number in find_present_keys(session, table, keys)]
 
 

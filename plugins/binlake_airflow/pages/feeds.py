@@ -81,16 +81,18 @@ class _Passages:
 
     def topics(self, feed: str) -> list[str]:
         """The topics of the feed's last windows."""
-        details = (json.loads(event["detail"] or "{}") for event in self._of("publish", feed))
+        details = (json.loads(event["detail"] or "{}") for event in self._events_of("publish", feed))
         return sorted({topic for detail in details for topic in detail.get("topics", ())})[:_MOST_TOPICS]
 
-    def _of(self, stage: str, feed: str) -> list[EventRow]:
+    def _events_of(self, stage: str, feed: str) -> list[EventRow]:
         return [event for event in self._newest[stage] if event["sink"] == feed_sink(feed)]
 
     def _greatest_hi(self, stage: str, feed: str, state: FeedState) -> int | None:
         # The events are sorted by hi, the greatest first, so the first of this feed is the greatest.
         events = (
-            event for event in self._of(stage, feed) if event["at_ms"] > state.life_ms and event["state"] == "done"
+            event
+            for event in self._events_of(stage, feed)
+            if event["at_ms"] > state.life_ms and event["state"] == "done"
         )
         newest = next(events, None)
         if newest is not None or not self._log.exists():

@@ -80,11 +80,11 @@ class BoundedWorkers:
         self._waiting[subject].append(entry)
         if self._threads[subject] < self._workers:
             name = f"binlake-page-{subject}"
-            threading.Thread(target=self._work_off, args=(subject,), name=name, daemon=True).start()
+            threading.Thread(target=self._run_waiting_jobs, args=(subject,), name=name, daemon=True).start()
             # Counted only after it has started; the thread needs the lock before it can decrement the count.
             self._threads[subject] += 1
 
-    def _work_off(self, subject: str) -> None:
+    def _run_waiting_jobs(self, subject: str) -> None:
         """Run the waiting jobs; end when no job waits."""
         while (entry := self._next(subject)) is not None:
             job, work = entry
