@@ -1,129 +1,130 @@
-# Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
+# The commands for developers. `make help` lists the targets; every target can be run repeatedly.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-tests demo demo-mysql test all-tests test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
 
-# The installers need no package, only Python 3.11. The system's own comes first: a distribution compiles it with profile-guided
-# optimisation, pyenv by default does not, and then everything takes a fifth more CPU. `PYTHON311=python3.11` chooses another.
+# The installers need only Python 3.11 and no packages. The system's Python is tried first: distributions compile it with
+# profile-guided optimisation, pyenv by default does not, and then everything takes a fifth more CPU.
+# `PYTHON311=python3.11` chooses another one.
 PYTHON311 := $(shell for one in /usr/bin/python3.11 /usr/bin/python3 python3.11 python3; do \
 	"$$one" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && command -v "$$one" && break; done)
 PYTHON := .venv/bin/python
 KEEP ?=
 PYTEST_ARGS ?=
-# On two cores: each further process loads all tests and has servers of its own, ten seconds of CPU or more.
-# A file's tests stay together, and so do files that share what is dear (tests/support/sharing.py); the dearest come first.
-BESIDE := -n 4 --dist loadfile --no-loadscope-reorder
-QUICKLY := -n 4 --dist loadfile --no-loadscope-reorder
+# Chosen for two cores: each further process loads all tests and starts its own servers, ten seconds of CPU or more.
+# One process runs all tests of a file, and all files that share an expensive fixture (tests/support/sharing.py); the
+# most expensive files run first.
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
+PARALLEL_QUICK := -n 4 --dist loadfile --no-loadscope-reorder
 BINLAKE_CAPTURES ?= tests/captures
 
-# Where Python is to write no bytecode beside its sources, it is kept apart, from the first import on: each process of the
-# tests compiles a second's worth of modules before tests/support/bytecode.py sees to it.
+# If Python must not write bytecode next to the sources, write it to a separate folder, from the first import on:
+# otherwise each test process compiles modules for a second before tests/support/bytecode.py sets that folder.
 ifdef PYTHONDONTWRITEBYTECODE
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.local/pycache
 endif
 
-help:  ## This list
+help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup:  ## Install what is missing below this checkout: uv, locked packages, Delta jars, MariaDB
+setup:  ## Install everything missing into this checkout: uv, locked packages, Delta jars, MariaDB
 	@test -n "$(PYTHON311)" || { echo "error: Python 3.11 is needed (Debian: apt-get install python3.11)" >&2; exit 1; }
 	@$(PYTHON311) -m deploy.setup --without-tests
 
-setup-tests:  ## The same, and what only the tests need (etcd, PostgreSQL, HTTP/2 tools, a browser, Docker Compose)
+setup-tests:  ## Like setup, and the tools that only tests use (etcd, PostgreSQL, HTTP/2 tools, a browser, Docker Compose)
 	@test -n "$(PYTHON311)" || { echo "error: Python 3.11 is needed (Debian: apt-get install python3.11)" >&2; exit 1; }
 	@$(PYTHON311) -m deploy.setup
 
-demo: setup  ## A recorded TiDB through pumps, Airflow and Spark into MariaDB, compared; KEEP=1 leaves it running, FEED=1 adds Kafka
+demo: setup  ## Replicate a recorded TiDB through pumps, Airflow and Spark to MariaDB and compare; KEEP=1 leaves it running, FEED=1 adds Kafka
 	@$(PYTHON) -m deploy.local.demo $(if $(KEEP),--keep) $(if $(FEED),--feed)
 
-demo-mysql: setup  ## Two sharded MariaDB servers under writes, a full load and their logs, into one MariaDB, compared; KEEP=1
+demo-mysql: setup  ## Replicate two sharded MariaDB servers (full load, then their logs) to one MariaDB during writes and compare; KEEP=1
 	@$(PYTHON) -m deploy.local.demo_mysql $(if $(KEEP),--keep)
 
-# The type checker keeps one of two cores busy for a minute: what only the tests need is fetched and unpacked beside it,
-# and the tests begin without waiting for it.
-test: setup  ## Install, lint, and test every part; what takes longer is `make soak`
+# The type checker keeps one of two cores busy for a minute. Meanwhile the tests' tools are installed and the tests start.
+test: setup  ## Install, lint and run all tests except the long ones of `make soak`
 	@$(MAKE) --no-print-directory --jobs=2 lint all-tests
 
 all-tests: setup-tests
-	@$(PYTHON) -m pytest $(BESIDE) --draw-one-of 4 $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest $(PARALLEL) --draw-one-of 4 $(PYTEST_ARGS)
 
-test-quick: setup  ## The tests that need no server and are cheap, by their marks (tests/support/selection.py): one or two minutes
-	@$(PYTHON) -m pytest $(QUICKLY) --quick $(PYTEST_ARGS)
+test-quick: setup  ## Run the tests that are cheap and need no server, chosen by marks (tests/support/selection.py): one or two minutes
+	@$(PYTHON) -m pytest $(PARALLEL_QUICK) --quick $(PYTEST_ARGS)
 
-mutate: setup  ## Change the modules that decide, one step at a time: each change must fail a test (ONLY=ledger, SECONDS_AT_MOST=600)
+mutate: setup  ## Mutation tests: change the critical modules, one step at a time; a test must fail each time (ONLY=ledger, SECONDS_AT_MOST=600)
 	@$(PYTHON) -m deploy.mutation $(ONLY) $(if $(SECONDS_AT_MOST),--seconds $(SECONDS_AT_MOST))
 
-soak: setup-tests  ## Half an hour of faults on pumps, disks, clocks, writers, 20,000 histories applied, what is too long for CI (SEED=, SECONDS_EACH=, MODEL_SEEDS=)
+soak: setup-tests  ## Half an hour of faults on pumps, disks, clocks and writers, 20,000 random histories, and tests too long for CI (SEED=, SECONDS_EACH=, MODEL_SEEDS=)
 	@BINLAKE_SOAK_SEED="$${SEED:-$$RANDOM}" BINLAKE_SOAK_SECONDS="$${SECONDS_EACH:-600}" MODEL_SEEDS="$${MODEL_SEEDS:-20000}" \
 		$(PYTHON) -m pytest -m "soak or hypothesis or drawn" -s --session-timeout=86400 tests $(PYTEST_ARGS)
 
-simulate: setup-tests  ## A run of the pump cluster's simulator again, with its trace (SEED=, SCENARIO="failed syncs", SEEDS=100 for more)
+simulate: setup-tests  ## Repeat a run of the pump cluster's simulator and print its trace (SEED=, SCENARIO="failed syncs", SEEDS=100 for more runs)
 	@PYTHONPATH=.:tests $(PYTHON) -m simulator "$${SEED:-1}" --seeds "$${SEEDS:-1}" --scenario "$${SCENARIO:-}"
 
-captures: setup  ## Every capture of BINLAKE_CAPTURES=DIR, compared: core alone at each state, windows at STATES= (12)
+captures: setup  ## Replay and compare every capture of BINLAKE_CAPTURES=DIR: the core alone at each state, windows at STATES= states (12)
 	@$(PYTHON) -m deploy.local.captures "$(BINLAKE_CAPTURES)" $(if $(STATES),--states $(STATES))
 
-pictures: setup-tests  ## Take the pictures of docs/operate/pages.md again
+pictures: setup-tests  ## Take new screenshots for docs/operate/pages.md
 	@$(PYTHON) -m deploy.local.pictures
 
-bench-window: setup  ## Rows/s and seconds of each stage on `sysbench_like`, and the floor of the target
+bench-window: setup  ## Rows/s and seconds of each stage on `sysbench_like`, and the target's floor
 	@$(PYTHON) bench/bench_window.py
 
-bench-pump: setup  ## Writes/s, latency, CPU and pulls of a pump beside the floors of disk and RPC
+bench-pump: setup  ## Writes/s, latency, CPU and pulls of a pump, compared with the floors of disk and RPC
 	@$(PYTHON) bench/bench_pump.py
 
-bench-decode: setup  ## Rows/s a core of the decoder beside the plain path and the protobuf split; through Spark
+bench-decode: setup  ## Rows/s per core of the decoder, compared with the plain path and the protobuf split; through Spark
 	@$(PYTHON) bench/bench_decode.py
 
-bench-audit: setup  ## What an audit's questions cost on 10 million row changes, before and behind `binlake maintain`
+bench-audit: setup  ## Cost of audit queries on 10 million row changes, before and after `binlake maintain`
 	@$(PYTHON) bench/bench_audit.py
 
 bench-page: setup  ## Milliseconds of each request to the pages, on 10,000 windows and 10 million row changes
 	@$(PYTHON) bench/bench_page.py
 
-bench-control: setup  ## What a stage asks of the control tables, while their history grows to 50,000 events
+bench-control: setup  ## Cost of a stage's reads of the control tables while their history grows to 50,000 events
 	@$(PYTHON) bench/bench_control.py
 
-bench-apply: setup  ## Rendering, and finalize in each mode, beside the target's floor (SCALE=0.1, ROUNDS=1, ONLY=a)
+bench-apply: setup  ## Rendering, and finalize in each mode, compared with the target's floor (SCALE=0.1, ROUNDS=1, ONLY=a)
 	@$(PYTHON) bench/bench_apply.py
 
-bench-feed: setup  ## Rows/s of encode and messages/s of publish beside fastavro and a producer of ready bytes (ROUNDS=3)
+bench-feed: setup  ## Rows/s of encode and messages/s of publish, compared with fastavro and a producer of prepared bytes (ROUNDS=3)
 	@$(PYTHON) bench/bench_feed.py
 
-bench-files: setup  ## Binlog files out and back: rows/s of a core beside writing and reading the bytes alone (ROUNDS=3)
+bench-files: setup  ## Write and restore binlog files: rows/s per core, compared with only writing and reading the bytes (ROUNDS=3)
 	@$(PYTHON) bench/bench_files.py
 	@$(PYTHON) bench/bench_reparo.py
 
-bench-feeder: setup  ## Rows/s a core of a MySQL and a MariaDB log: read, encoded beside one by one, and whole, to commits on a pump, beside the log dump tool; lag at 5,000 rows/s
+bench-feeder: setup  ## Rows/s per core of the feeder on a MySQL and a MariaDB log (reading, encoding, and up to a pump), compared with the log dump tool; lag at 5,000 rows/s
 	@$(PYTHON) bench/bench_feeder.py
 
-bench-snapshot: setup  ## A full load: rows/s and CPU a row from SELECT to a pump, and by windows to MariaDB, beside SELECT, dump and REPLACE (SCALE=0.1 READERS=1,4)
+bench-snapshot: setup  ## Rows/s and CPU per row of a full load, from SELECT to a pump and by windows to MariaDB, compared with SELECT, dump and REPLACE (SCALE=0.1 READERS=1,4)
 	@$(PYTHON) bench/bench_snapshot.py
 
-bench-proofs: setup  ## Rollbacks proved by TiKV each second and core, beside storing them alone
+bench-proofs: setup  ## Rollbacks verified by TiKV per second and core, compared with only storing them
 	@$(PYTHON) bench/bench_proofs.py
 
-bench-lag: setup  ## Seconds from a commit at the source to its row at the target, under Airflow; its idle CPU
+bench-lag: setup  ## Seconds from a commit at the source until its row is at the target, under Airflow; Airflow's idle CPU
 	@$(PYTHON) bench/bench_lag.py
 
-bench: setup  ## Rows/s and CPU a row, pumps to MariaDB, by process and stage (BENCH_ARGS="--scale 1 --workload a"; bench/README.md)
+bench: setup  ## Rows/s and CPU per row from pumps to MariaDB, by process and stage (BENCH_ARGS="--scale 1 --workload a"; bench/README.md)
 	@$(PYTHON) bench/bench_end_to_end.py $(BENCH_ARGS)
 
-flame: setup-tests  ## Flame graphs of each stage (bench/README.md) into .local/flame, and the first frames of each
+flame: setup-tests  ## Write a flame graph of each stage to .local/flame (bench/README.md) and print the top frames
 	@$(PYTHON) bench/bench_end_to_end.py --scale 1 --floors 1 --flame .local/flame $(BENCH_ARGS)
 	@tail -n +1 .local/flame/*/first.md
 
-bench-steps: setup-tests  ## CPU us a row of each step in this process, beside what was recorded
+bench-steps: setup-tests  ## CPU us per row of each processing step, compared with the recorded figures
 	@$(PYTHON) bench/cost_per_row.py
 
-bench-record: setup-tests  ## The same, recorded as what tests/bench compares with, after a step became cheaper
+bench-record: setup-tests  ## Run bench-steps and record its figures for tests/bench, after a step became cheaper
 	@$(PYTHON) bench/cost_per_row.py record
 
-bench-all: setup  ## Every measurement of bench/
+bench-all: setup  ## Run every benchmark of bench/
 	@set -e; for one in bench/bench_*.py; do echo "== $$one"; $(PYTHON) "$$one"; done
 
-lint: setup  ## Style, types, import rules, generated files up to date, cited ids known
+lint: setup  ## Check style, types, import rules, that generated files are up to date, and that cited ids exist
 	@$(PYTHON) -m deploy.checks
 
 proto: setup  ## Generate binlake/wire from proto/
@@ -132,11 +133,11 @@ proto: setup  ## Generate binlake/wire from proto/
 docs: setup  ## Write docs/reference/configuration.md and the tables of docs/reference/lake-tables.md
 	@$(PYTHON) -m deploy.checks docs
 
-docs-site: setup  ## Build the site of docs/ into .local/site; a broken link fails
+docs-site: setup  ## Build the website of docs/ into .local/site; a broken link is an error
 	@.venv/bin/zensical build --strict --clean
 
-stop:  ## Stop what `make demo KEEP=1` left running
+stop:  ## Stop everything that `make demo KEEP=1` left running
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m deploy.local.stop; else echo "nothing is running"; fi
 
-clean: stop  ## Stop all, and remove what the demo and the tools left (not what `setup` installed)
+clean: stop  ## Stop everything and delete the files of the demo and the tools (not the installation of `setup`)
 	@rm -rf .local/demo .local/demo-mysql .local/pycache .local/mutation .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse

@@ -1,9 +1,9 @@
-"""`make bench-apply`: rendering (convert's core) and finalize in each mode, beside the target's floor in the same run.
+"""`make bench-apply`: rendering (convert's core) and finalize in each mode, compared with the target's floor.
 
-The floor: the same final rows as ready multi-row statements over 4 connections of this process, 1000 rows a statement
-and a transaction, deletes first. No fence, ledger, digest, presence check or reading from the lake. Ratios count,
-absolute figures belong to the machine; on a busy one look at CPU seconds (of this process + of the server). SCALE=0.1
-takes a tenth of the rows, ROUNDS=1 one round instead of three, ONLY=a one workload.
+The floor, in the same run: the same final rows as prepared multi-row statements over 4 connections of this process,
+1000 rows for each statement and transaction, deletes first; no fence, ledger, digest, presence check or reading from
+the lake. Compare ratios, because absolute figures depend on the machine; on a busy one compare CPU seconds (of this
+process + of the server). SCALE=0.1 takes a tenth of the rows, ROUNDS=1 one round instead of three, ONLY=a one workload.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FORMS = {"100 rows": (100, False), "1000 rows": (1000, False), "1000 rows, plain
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the benchmark: keys to delete and to write, and those that are there before."""
+    """A table of the benchmark: keys to delete, keys to write, and keys that exist before."""
 
     name: str
     deleted: np.ndarray
@@ -64,7 +64,7 @@ class Table:
 
     @property
     def definition(self) -> TableDef:
-        """id, k, c, pad with a primary key, as sysbench has it."""
+        """id, k, c, pad with a primary key, as in sysbench."""
         key = IndexInfo(1, "PRIMARY", (IndexColumn("id", 0, -1),), PUBLIC, True, True, True)
         return TableDef(
             id=1, db_id=1, db="bench", name=self.name, charset="utf8mb4", collate="utf8mb4_bin",
@@ -73,7 +73,7 @@ class Table:
         )  # fmt: skip
 
     def images(self, keys: np.ndarray, salt: int) -> dict[str, pa.Array]:
-        """Columns of text for rows of these keys."""
+        """Columns of text for rows with these keys."""
         ids = pa.array(keys).cast(pa.large_string())
         numbers = ((keys * 2654435761 + salt) % 1_000_000_007).astype(np.int64)
         k = pa.array(numbers % 1_000_000).cast(pa.large_string())
@@ -97,7 +97,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Workload:
-    """`events` row changes whose net change is that of `tables`."""
+    """`events` row changes whose net changes are those of `tables`."""
 
     label: str
     events: int
@@ -105,7 +105,7 @@ class Workload:
 
     @property
     def rows(self) -> int:
-        """Net changes."""
+        """The number of net changes."""
         return sum(len(table.deleted) + len(table.written) for table in self.tables)
 
 
@@ -128,18 +128,18 @@ def make_workloads() -> list[Workload]:
 
 
 def render_batches(workload: Workload, rows: int, plain: bool) -> tuple[list[StatementBatch], float]:
-    """The batches, and the seconds to write their text from columns."""
+    """The batches, and the seconds that rendering their text from columns took."""
     given = [(table, table.images(table.deleted, 1), table.images(table.written, 1)) for table in workload.tables]
-    found: list[StatementBatch] = []
+    batches: list[StatementBatch] = []
     began, numbers = time.perf_counter(), {Phase.DELETE: 0, Phase.WRITE: 0}
     for table, deleted, written in given:
         for phase, images in ((Phase.DELETE, deleted), (Phase.WRITE, written)):
             writer = TableStatements(
                 table.definition, 0, limits=BatchLimits(rows), first_batch=numbers[phase], plain=plain, alike=True
             )
-            found += writer.render_deletes(images) if phase is Phase.DELETE else writer.render_writes(images)
+            batches += writer.render_deletes(images) if phase is Phase.DELETE else writer.render_writes(images)
             numbers[phase] = writer.next_batch
-    return found, time.perf_counter() - began
+    return batches, time.perf_counter() - began
 
 
 class Stored:
@@ -152,20 +152,20 @@ class Stored:
         self._data = ds.dataset(folder / "statement.parquet")
 
     def segments(self) -> list[SegmentPlan]:
-        """One."""
+        """One segment."""
         return [SegmentPlan(0, 1, 1, rows=self.rows)]
 
     def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
-        """As LakeStatements reads them."""
+        """The batches, read as LakeStatements reads them."""
         where = (ds.field("segment") == segment) & (ds.field("phase") == phase)
         names = [name for name in self._data.schema.names if name != "window"]
-        found = self._data.to_batches(columns=names, filter=where, batch_size=8, batch_readahead=1)
-        for batch in found:
+        stored = self._data.to_batches(columns=names, filter=where, batch_size=8, batch_readahead=1)
+        for batch in stored:
             yield from map(checked_batch_from_row, batch.to_pylist())
 
 
 def prepare(server: MariaDb, workload: Workload) -> None:
-    """Tables as they are before, no checkpoint."""
+    """Create the tables with their existing rows, without a checkpoint."""
     server.wipe()
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE bench CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
@@ -191,7 +191,7 @@ class Cost(NamedTuple):
 
 
 def cost_of(server: MariaDb, work: Callable[[], None]) -> Cost:
-    """Run `work`."""
+    """Run `work` and measure its cost."""
     process = psutil.Process(server.pid)
     before, own, wall = process.cpu_times(), time.process_time(), time.perf_counter()
     work()
@@ -201,10 +201,10 @@ def cost_of(server: MariaDb, work: Callable[[], None]) -> Cost:
 
 
 def measure_floor(server: MariaDb, batches: list[StatementBatch]) -> None:
-    """The ready texts over a few connections, phase by phase."""
+    """Run the prepared statements over a few connections, phase by phase."""
     for phase in (Phase.DELETE, Phase.WRITE):
         texts = iter([sql for batch in batches if batch.phase is phase for sql in batch.sql])
-        _side_by_side(lambda texts=texts: _run(server, texts))  # type: ignore[misc]
+        _run_in_threads(lambda texts=texts: _run(server, texts))  # type: ignore[misc]
 
 
 def _run(server: MariaDb, texts: Iterator[str]) -> None:
@@ -213,7 +213,7 @@ def _run(server: MariaDb, texts: Iterator[str]) -> None:
             connection.query(text)
 
 
-def _side_by_side(work: Callable[[], None]) -> None:
+def _run_in_threads(work: Callable[[], None]) -> None:
     threads = [threading.Thread(target=work) for _ in range(FLOOR_CONNECTIONS)]
     for thread in threads:
         thread.start()
@@ -222,7 +222,7 @@ def _side_by_side(work: Callable[[], None]) -> None:
 
 
 def finalize(server: MariaDb, source: Stored, options: dict[str, object]) -> None:
-    """From the first connection to the release of the lease."""
+    """Apply the window, from the first connection to the release of the lease."""
     target = Target(db_type="mariadb", host=server.host, port=server.port, user=server.user, **options)
     manifest = ApplyManifest(
         replication="bench", sink="sql", cluster_id=1, lo=0, hi=1, config_hash="", safe_mode="safe", definitions="",
@@ -232,7 +232,7 @@ def finalize(server: MariaDb, source: Stored, options: dict[str, object]) -> Non
 
 
 def measure(server: MariaDb, workload: Workload) -> None:
-    """Floor and finalize take turns; the best of the rounds counts."""
+    """Alternate floor and finalize; the best of the rounds counts."""
     print(f"\n{workload.label}: {workload.events:,} events, {workload.rows:,} net")
     with tempfile.TemporaryDirectory(prefix="binlake-bench-") as folder:
         plain_texts, _ = render_batches(workload, FLOOR_ROWS, plain=False)

@@ -1,8 +1,8 @@
-"""`make bench-audit`: what the questions of an audit cost on MUTATIONS row changes (10 million) of 200 windows.
+"""`make bench-audit`: the cost of audit queries on MUTATIONS row changes (10 million) in 200 windows.
 
-One key's history, one range of commit_ts, one transaction by its commit_ts and by its start_ts; as windows append, and
-behind `binlake maintain`. Seconds of CPU, files, groups of rows and bytes that a question reads, beside the floor: a
-scan.
+The queries: one key's history, one range of commit_ts, one transaction by its commit_ts and by its start_ts; on files
+as windows append them, and after `binlake maintain`. Printed are the CPU seconds, files, row groups and bytes that a
+query reads, compared with the floor: a full scan.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SPAN_MS = 2 * 86_400_000
 
 
 def main(mutations: int, folder: Path) -> int:
-    """Print what each question costs before and after the layout."""
+    """Print the cost of each query before and after maintenance."""
     conf = {"spark.driver.memory": "4g", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "wh")}
     spark = classic_session("bench-audit", "local[2]", conf)
     paths = LakePaths(str(folder / "lake"))
@@ -51,12 +51,12 @@ def main(mutations: int, folder: Path) -> int:
     for part in days(paths.table("mutation")):
         lay_out(spark, paths, MUTATION, part)
     print(f"layout: {time.perf_counter() - began:.0f} s")
-    report(paths, "behind maintain")
+    report(paths, "after maintain")
     return 0
 
 
 def write_synthetic(spark: SparkSession, mutations: int) -> DataFrame:
-    """Row changes of KEYS keys in TABLES tables by transactions of one table; a file a window, as merge writes it."""
+    """Row changes of KEYS keys in TABLES tables, one table per transaction; one file per window, as merge writes it."""
     step = (SPAN_MS << 18) // (mutations // ROWS_OF_A_TRANSACTION)
     txn = f"(id div {ROWS_OF_A_TRANSACTION})"
     commit = f"({BASE} + {txn} * {step})"
@@ -87,7 +87,7 @@ def write_synthetic(spark: SparkSession, mutations: int) -> DataFrame:
 
 
 def report(paths: LakePaths, name: str) -> None:
-    """A line a question."""
+    """Print a line for each query."""
     table = DeltaTable(paths.table("mutation"))
     sizes = pa.table(table.get_add_actions(flatten=True))["size_bytes"].to_pylist()
     print(f"{name}: {len(sizes)} files, {sum(sizes) / 1e6:,.0f} MB")
@@ -106,7 +106,7 @@ def report(paths: LakePaths, name: str) -> None:
 
 
 def time_question(paths: LakePaths, name: str, lo: int, hi: int, where: ds.Expression | None = None) -> None:
-    """Seconds of CPU of a question as `binlake audit` asks it (the best of two), and what it reads."""
+    """Print the CPU seconds of a query as `binlake audit` runs it (the best of two), and what it reads."""
     seconds = []
     for _ in range(2):
         began = time.process_time()

@@ -1,9 +1,9 @@
-"""`make bench-control`: what a stage asks of the control tables, while their history grows to EVENTS events (50,000).
+"""`make bench-control`: the cost of a stage's control-table queries while the history grows to EVENTS events (50,000).
 
-Every question is asked by a fresh reader, as a new task does it, so opening the table (the replay of its log) is in the
-figure: milliseconds of CPU, all threads. The floor is the first line, the same question to a lake of few windows; at
-the end stands a read of all landed windows. `python bench/bench_control.py EVENTS BATCH` commits BATCH windows at once:
-a long history in a short time.
+Every query uses a new reader, as in a new task, so the figures include opening the table (replaying its log):
+milliseconds of CPU, all threads. The floor is the first line, the same query on a lake with few windows. The last line
+reads all landed windows. `python bench/bench_control.py EVENTS BATCH` commits BATCH windows at once, to make a long
+history in a short time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main(events: int, batch: int, folder: Path) -> int:
 
 
 def append(log: WindowLog, numbers: Sequence[int]) -> int:
-    """The events of the windows `numbers`, a commit for each stage; how many commits."""
+    """Append the events of the windows `numbers`, one commit for each stage; returns the number of commits."""
     for stage in STAGES:
         log._table.append([event(number, stage) for number in numbers])
     return len(STAGES)
@@ -78,14 +78,14 @@ def event(number: int, stage: str) -> dict[str, object]:
 
 
 def append_others(mirrors: MirrorVersions, members: MemberTable, number: int) -> None:
-    """The mirror versions of one window, and the members."""
+    """Append the mirror versions of one window, and the members."""
     hi = BASE + number * STEP
     mirrors.record([MirrorVersion("d", f"t{table}", number, hi - STEP, hi) for table in range(TABLES)])
     members.remember([RememberedMember(pump, "u" * 36, "online", hi, hi) for pump in PUMPS])
 
 
 def list_questions(paths: LakePaths, hi: int) -> dict[str, Callable[[], object]]:
-    """What stages ask, each by a reader of its own."""
+    """The queries of stages, each with its own reader."""
     return {
         "open": lambda: DeltaTable(paths.table("window")),
         "landed_ts": lambda: WindowLog(paths).landed_ts(),
@@ -99,7 +99,7 @@ def list_questions(paths: LakePaths, hi: int) -> dict[str, Callable[[], object]]
 
 
 def print_line(paths: LakePaths, number: int, append_ms: float) -> None:
-    """Milliseconds of CPU of each question, the best of five."""
+    """Print the milliseconds of CPU of each query, the best of five."""
     figures = [best_seconds(ask) for ask in list_questions(paths, BASE + number * STEP).values()]
     print(f"{number * len(STAGES):>8,} {append_ms:>10.1f} " + " ".join(f"{ms:>10.1f} ms" for ms in figures), flush=True)
 
@@ -115,7 +115,7 @@ def best_seconds(ask: Callable[[], object]) -> float:
 
 
 def finish(paths: LakePaths, windows: int) -> None:
-    """What maintenance does to it, and the disk it takes."""
+    """Print what maintenance does to the table, and its size on disk."""
     print(f"read of all landed windows: {best_seconds(lambda: WindowLog(paths).landed()):.0f} ms")
     began = time.perf_counter()
     print(f"tidy: {WindowLog(paths).tidy()} in {time.perf_counter() - began:.2f} s; {windows:,} windows")

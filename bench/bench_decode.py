@@ -1,8 +1,8 @@
-"""`make bench-decode`: rows decoded a second of CPU, beside the plain reference and the floor, and through Spark.
+"""`make bench-decode`: rows decoded per CPU second, compared with the plain decoder and the floor, and through Spark.
 
-Floors of the same run: the split by protobuf itself, a binlog after the other; and for Spark the same payloads cut into
-one row per change, its bytes uncopied into text, written into a Delta table. Ratios count, absolute figures belong to
-the machine. Each case runs in a process of its own, so that its peak memory is its own.
+Floors in the same run: protobuf splitting one binlog after the other; and for Spark, the same payloads cut into one row
+for each change, without converting its bytes to text, written to a Delta table. Compare ratios, because absolute
+figures depend on the machine. Each case runs in a separate process, so that its peak memory can be measured.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _BIG = 256 << 20
 
 
 def main(arguments: list[str]) -> int:
-    """Print a line per case."""
+    """Print a line for each case."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", help="one case, as `narrow 1000`")
-    parser.add_argument("--no-spark", action="store_true", help="the codec alone")
+    parser.add_argument("--case", help="run one case, such as `narrow 1000`")
+    parser.add_argument("--no-spark", action="store_true", help="measure only the codec")
     args = parser.parse_args(arguments)
     if args.case:
         return _case(*args.case.split())
     for name in SHAPES:
         for in_each in (BULK, SINGLE):
-            _in_a_process(f"{name.split()[0]} {in_each}")
-    _in_a_process("big 0")
+            _run_in_process(f"{name.split()[0]} {in_each}")
+    _run_in_process("big 0")
     if not args.no_spark:
         from decode_spark import through_spark
 
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _in_a_process(case: str) -> None:
+def _run_in_process(case: str) -> None:
     subprocess.run([sys.executable, __file__, "--case", case], check=True)
 
 
@@ -76,7 +76,7 @@ def _case(word: str, in_each: str) -> int:
 
 
 def _big_transaction() -> int:
-    """One transaction of 256 MiB: peak memory as a multiple of its size."""
+    """Decode one transaction of 256 MiB; print its peak memory as a multiple of its size."""
     columns = SHAPES["text-heavy (1 kB)"]
     table = table_of(columns)
     rows = _BIG // 1530
@@ -87,14 +87,14 @@ def _big_transaction() -> int:
     seconds = time.process_time() - began
     print(
         f"one transaction of {size >> 20} MiB, {count:,} rows: {count / seconds:,.0f} rows/s, "
-        f"peak +{more >> 20} MiB = {more / size:.1f} times its size beside the payload itself",
+        f"peak +{more >> 20} MiB = {more / size:.1f} times its size in addition to the payload itself",
         flush=True,
     )
     return 0
 
 
 def pieces_of(load: Transactions) -> Iterator[pa.RecordBatch]:
-    """The transactions as merge takes them from the lake."""
+    """The transactions in batches, as merge reads them from the lake."""
     for first in range(0, len(load), PIECE_ROWS):
         columns = zip(*load[first : first + PIECE_ROWS], strict=True)
         kinds = (pa.int64(), pa.int64(), pa.binary())
@@ -103,11 +103,11 @@ def pieces_of(load: Transactions) -> Iterator[pa.RecordBatch]:
 
 
 def decode(pieces: list[pa.RecordBatch], tables: OneTable) -> int:
-    """Record batches of the table `mutation`, as merge makes them."""
+    """Decode to record batches of the table `mutation`, as merge does; returns the number of rows."""
     batch, rows = MutationBatch(), 0
     for piece in pieces:
         if piece["payload"].nbytes > MOST_BYTES * piece.num_rows:
-            rows += _added_alone(batch, zip(*(column.to_pylist() for column in piece.columns), strict=True), tables)
+            rows += _add_one_by_one(batch, zip(*(column.to_pylist() for column in piece.columns), strict=True), tables)
         else:
             batch.add_all(
                 piece["payload"], piece["commit_ts"].to_numpy(), piece["start_ts"].to_numpy(), tables.schemas_at
@@ -118,12 +118,12 @@ def decode(pieces: list[pa.RecordBatch], tables: OneTable) -> int:
 
 
 def decode_one_by_one(load: Transactions, tables: OneTable) -> int:
-    """The same, each transaction split alone."""
+    """The same, but each transaction is split separately."""
     batch = MutationBatch()
-    return _added_alone(batch, iter(load), tables) + _drain(batch)
+    return _add_one_by_one(batch, iter(load), tables) + _drain(batch)
 
 
-def _added_alone(batch: MutationBatch, load: Iterator[tuple[int, int, bytes]], tables: OneTable) -> int:
+def _add_one_by_one(batch: MutationBatch, load: Iterator[tuple[int, int, bytes]], tables: OneTable) -> int:
     rows = 0
     for commit_ts, start_ts, payload in load:
         batch.add(payload, commit_ts, start_ts, tables)
@@ -137,7 +137,7 @@ def _drain(batch: MutationBatch) -> int:
 
 
 def decode_plainly(load: Transactions, tables: OneTable) -> int:
-    """The same columns with every transaction split and every row decoded by itself."""
+    """The same columns, but every transaction is split and every row decoded separately."""
     fewest, walk.FEWEST = walk.FEWEST, 1 << 60
     try:
         return decode_one_by_one(load, tables)
@@ -159,24 +159,24 @@ def _rows(load: Transactions, tables: OneTable) -> Iterator[bytes]:
 
 
 def best_rate(work: Callable[[], int], repeats: int) -> float:
-    """Best rows/s of CPU time of a few runs."""
-    found = 0.0
+    """The best rows/s of CPU time of a few runs."""
+    best = 0.0
     for _ in range(repeats):
         began = time.process_time()
         rows = work()
-        found = max(found, rows / (time.process_time() - began))
-    return found
+        best = max(best, rows / (time.process_time() - began))
+    return best
 
 
 def _memory(word: str) -> int:
-    """Bytes of a `Vm` line of this process."""
-    found = re.search(rf"{word}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
-    assert found is not None
-    return int(found[1]) * 1024
+    """The bytes in a `Vm` line of this process's status."""
+    match = re.search(rf"{word}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+    assert match is not None
+    return int(match[1]) * 1024
 
 
 def _peak_of(work: Callable[[], int]) -> tuple[int, int]:
-    """(answer, bytes of memory at most beyond what there was before)."""
+    """(result, peak bytes of memory above the amount used before)."""
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     answer = work()

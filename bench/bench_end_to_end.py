@@ -1,14 +1,14 @@
-"""`make bench`: rows through two pumps into MariaDB, plan to checkpoint: rows/s, and CPU a row by process and stage.
+"""`make bench`: rows through two pumps into MariaDB, from plan to checkpoint: rows/s, CPU per row by process and stage.
 
 Loads of sysbench's shape (`--workload`): (a) 200k single-row inserts, (b) 200k single-row updates of 10k hot rows, (c)
-100k transactions of 5 rows over 4 tables; `--scale 10` takes ten times as many. They are written before what is
-measured: `spark_jobs.job.runner.run_window` in a process of its own (window_process.py): first a window of 4,000
-transactions, the process's first ("cold": its start and imports count), then the load ("warm"). Behind it the floor, in
-the same run: the same final rows as ready multi-row REPLACE texts over 4 connections into the emptied tables. The run
-fails when the target does not show row by row what was written. See bench/README.md.
+100k transactions of 5 rows over 4 tables; `--scale 10` takes ten times as many. They are written before the measurement
+begins. `spark_jobs.job.runner.run_window` is measured in a separate process (window_process.py): first a window of
+4,000 transactions, the process's first one ("cold": its start and imports count), then the load ("warm"). The floor
+follows in the same run: the same final rows as prepared multi-row REPLACE statements over 4 connections into the
+emptied tables. The run fails if the target does not have exactly the written rows. See bench/README.md.
 
-Ways (`--way`): `plain`, a process with default settings; `connect` and `submit`, a large window by Spark: by a warm
-Connect server, or a process that spark-submit starts, every stage that can by Spark's workers.
+Ways (`--way`): `plain`, a process with default settings; `connect` and `submit`, a large window with Spark for every
+stage that can use its workers: on a warm Connect server, or in a process started by spark-submit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from spark_jobs.job.session import CONF
 
 ROOT = Path(__file__).resolve().parents[1]
 WAYS = ("plain", "connect", "submit")
-# Spark takes the window whole, as a cluster does; local[2] stands for it here.
+# Spark processes the whole load as one window, as on a cluster; local[2] stands in for the cluster.
 BY_SPARK = {"driver-bytes": 0, "max-bytes": 0}
 SPARK_MEMORY = "6g"
 COLD_TRANSACTIONS = 4_000
@@ -66,20 +66,20 @@ _SETTLE_S = 600.0
 
 
 class BulkSource(Source):
-    """pd and two pumps; the status port is served by this process."""
+    """pd and two pumps; this process serves the status port."""
 
     @property
     def pumps(self) -> list[str]:
-        """HOST:PORT of each."""
+        """HOST:PORT of each pump."""
         return [f"{HOST}:{port}" for port in self._pump_ports]
 
     @property
     def pids(self) -> dict[str, int]:
-        """By name."""
+        """Process ids by name."""
         return {part.name: part.pid for part in self.parts if part.pid}
 
     def wait_for(self, ts: int) -> None:
-        """Until the watermark of each pump has reached `ts`. Raises SystemExit."""
+        """Wait until the watermark of each pump has reached `ts`. Raises SystemExit."""
         until = time.monotonic() + _SETTLE_S
         while any(PumpReader(pump, self.cluster_id).info().max_commit_ts < ts for pump in self.pumps):
             if time.monotonic() > until:
@@ -88,9 +88,9 @@ class BulkSource(Source):
 
 
 def main() -> int:
-    """Run what was asked for; 1 when a target differs."""
+    """Run the requested measurements; returns 1 if a target differs."""
     args = _arguments()
-    # Whoever ends it ends its servers.
+    # SIGTERM must also stop the servers.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ["PYTHONPATH"] = str(ROOT)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
@@ -106,7 +106,7 @@ def main() -> int:
 
 
 def measure(load: Load, way: str, folder: Path, args: argparse.Namespace) -> Measured:
-    """One load one way through servers of its own below `folder`."""
+    """Measure one load in one way, with its own servers below `folder`."""
     with contextlib.ExitStack() as stack:
         source = BulkSource(folder / "source", 1)
         stack.callback(source.stop)
@@ -131,21 +131,21 @@ def measure(load: Load, way: str, folder: Path, args: argparse.Namespace) -> Mea
         source.wait_for(cold_written.last_ts)
         wire = stack.enter_context(_process(job, folder))
         cold = _run(wire, cold_written)
-        written, cost = _loaded(bulk, load, source)
+        written, cost = _write_load(bulk, load, source)
         before = _sizes(folder / "lake" / "bench")
         warm = _run(wire, written)
         lake = {name: size - before.get(name, 0) for name, size in _sizes(folder / "lake" / "bench").items()}
         wire.send(None)
         wrong = check_rows(target, bulk.writer)
         floors = [measure_floor(target, bulk.writer) for _ in range(args.floors)]
-        return Measured(load.name, load.told, way, load.transactions, load.transactions * load.changes,
+        return Measured(load.name, load.description, way, load.transactions, load.transactions * load.changes,
                         cold, COLD_TRANSACTIONS * load.changes, warm, written.bytes, lake, cost,
                         min(floors, key=lambda one: one.seconds), wrong)  # fmt: skip
 
 
 @contextlib.contextmanager
 def _connect(folder: Path) -> Iterator[tuple[SparkConnect, str]]:
-    """A warm server, and the address of its pages, which count its jobs."""
+    """A warm server, and the address of its web pages, which count its jobs."""
     pages = free_port()
     conf = {"spark.ui.enabled": "true", "spark.ui.port": str(pages)}
     with SparkConnect(folder, memory=SPARK_MEMORY, conf=conf) as spark:
@@ -169,8 +169,8 @@ def _settings(source: BulkSource, target: MariaDb, folder: Path, way: str, given
     return wanted
 
 
-def _loaded(bulk: BulkLoad, load: Load, source: BulkSource) -> tuple[Written, float]:
-    """Write the load; (what was written, CPU us of a transaction: this process's and the pumps')."""
+def _write_load(bulk: BulkLoad, load: Load, source: BulkSource) -> tuple[Written, float]:
+    """Write the load; (what was written, CPU us of a transaction in this process and the pumps)."""
     parts = [psutil.Process(), *(psutil.Process(pid) for pid in source.pids.values())]
     before = sum(sum(part.cpu_times()[:2]) for part in parts)
     written = bulk.write(load.roles, load.transactions)
@@ -181,19 +181,19 @@ def _loaded(bulk: BulkLoad, load: Load, source: BulkSource) -> tuple[Written, fl
 
 def _run(wire: Connection, written: Written) -> Run:
     wire.send(written.last_ts)
-    found = wire.recv()
-    assert isinstance(found, Run)
-    return found
+    run = wire.recv()
+    assert isinstance(run, Run)
+    return run
 
 
 @contextlib.contextmanager
 def _process(job: Job, folder: Path) -> Iterator[Connection]:
-    """The process that is measured, connected; its log is printed when the body fails."""
+    """The measured process, connected; its log is printed if the body fails."""
     key, log = secrets.token_bytes(16), folder / "windows.log"
     with Listener((HOST, 0), authkey=key) as listener, log.open("wb") as out:
         program = Path(__file__).with_name("window_process.py")
         command = [*_launcher(job.way), str(program), *map(str, listener.address)]
-        # A session of Connect in this process, which warmed a server of an earlier load, leaves its own there.
+        # A Connect session in this process, which warmed up a server of an earlier load, leaves SPARK_ variables.
         env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
         env |= {"BINLAKE_BENCH_KEY": key.hex(), "PYSPARK_PYTHON": sys.executable}
         env |= {"PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST}
@@ -204,7 +204,7 @@ def _process(job: Job, folder: Path) -> Iterator[Connection]:
                 yield wire
             process.wait(60)
         except (EOFError, OSError):
-            process.wait(60)  # it is about to say why
+            process.wait(60)  # let it write the reason to its log
             print(log.read_text(encoding="utf-8", errors="replace")[-4000:], file=sys.stderr)
             raise
         finally:
@@ -223,7 +223,7 @@ def _launcher(way: str) -> list[str]:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Bytes of each table of a lake."""
+    """The bytes of each table of a lake."""
     return {
         table.name: sum(file.stat().st_size for file in table.rglob("*") if file.is_file())
         for table in folder.iterdir()
@@ -235,11 +235,11 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--workload", type=_words(LOADS), default=list(LOADS), help="a,b,c (all)")
     parser.add_argument("--scale", type=lambda text: [float(one) for one in text.split(",")], default=[1.0, 10.0],
-                        help="times the size (1,10)")  # fmt: skip
+                        help="multiples of the size (1,10)")  # fmt: skip
     parser.add_argument("--way", type=_words(WAYS), default=["plain"], help=f"{','.join(WAYS)} (plain)")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="of the replication")
-    parser.add_argument("--floors", type=int, default=3, help="measurements of the floor, the best counts (3)")
-    parser.add_argument("--flame", type=Path, metavar="FOLDER", help="stacks of each warm stage, as flame graphs")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="replication setting")
+    parser.add_argument("--floors", type=int, default=3, help="measurements of the floor; the best counts (3)")
+    parser.add_argument("--flame", type=Path, metavar="FOLDER", help="write flame graphs of each warm stage there")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser.parse_args()
 

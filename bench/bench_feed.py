@@ -1,8 +1,9 @@
-"""`make bench-feed`: messages/s and MB/s of a feed's stages, each beside its floor in the same run.
+"""`make bench-feed`: messages/s and MB/s of a feed's stages, each compared with its floor in the same run.
 
-encode: rows of `mutation` to Avro messages, beside fastavro writing the same rows from ready Python objects. Its stage
-writes them to the lake and digests them, too. publish: a sealed window from the lake to a real Kafka, schemas asked of
-a real registry, beside a producer of the same settings that sends the same bytes, ready in lists. Ratios count.
+encode: rows of `mutation` to Avro messages, compared with fastavro writing the same rows from prepared Python objects.
+The stage also writes them to the lake and digests them. publish: a sealed window from the lake to a real Kafka, with
+schemas from a real registry, compared with a producer with the same settings that sends the same bytes from prepared
+lists. Compare ratios.
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ PROTOCOLS: dict[str, Options] = {
 
 @dataclass
 class Best:
-    """The least CPU and wall of some runs."""
+    """The least CPU and wall time of some runs."""
 
     cpu: float = float("inf")
     wall: float = float("inf")
 
     def run(self, work: Callable[[], object]) -> None:
-        """Once more."""
+        """Run `work` once more."""
         gc.collect()
         cpu, wall = time.process_time(), time.perf_counter()
         work()
@@ -90,7 +91,7 @@ def main() -> int:
 
 
 def bench_encode(load: Rows) -> None:
-    """Rows a second of CPU of one core."""
+    """Print the rows per second of CPU of one core."""
     ours, stage, floor = Best(), Best(), Best()
     values = ready_values(load)
     with tempfile.TemporaryDirectory(prefix="binlake-feed-") as folder:
@@ -108,7 +109,7 @@ def bench_encode(load: Rows) -> None:
 
 
 def bench_protocols(load: Rows) -> None:
-    """Rows a second of CPU of one core in the protocols without a registry."""
+    """Print the rows per second of CPU of one core for the protocols without a registry."""
     for name, options in PROTOCOLS.items():
         ours = Best()
         for _ in range(REPEATS):
@@ -120,15 +121,15 @@ def bench_protocols(load: Rows) -> None:
 
 
 def encode_all(load: Rows, options: Options = AVRO) -> None:
-    """As encode does."""
+    """Encode all rows, as the stage encode does."""
     encoder = load.encoder(options=options)
     for batch in load.batches:
         encoder.encode(batch)
 
 
 def ready_values(load: Rows) -> list[tuple[Any, Any]]:
-    """(parsed schema, the object that fastavro writes) of each key and value, in turn."""
-    encoder, found = load.encoder(), []
+    """(parsed schema, the object for fastavro to write) of each key and value, in turn."""
+    encoder, values = load.encoder(), []
     for batch in load.batches:
         messages = encoder.encode(batch)
         parsed = {name: fastavro.parse_schema(json.loads(text)) for name, text in encoder.schemas().items()}
@@ -136,22 +137,22 @@ def ready_values(load: Rows) -> list[tuple[Any, Any]]:
             for schema, body in zip(messages[f"{side}_schema"].to_pylist(), messages[side].to_pylist(), strict=True):
                 if body is not None:
                     value = fastavro.schemaless_reader(io.BytesIO(body), parsed[schema], None)
-                    found.append((parsed[schema], value))
-    return found
+                    values.append((parsed[schema], value))
+    return values
 
 
 def write_by_fastavro(values: list[tuple[Any, Any]]) -> list[bytes]:
-    """The bodies."""
-    found = []
+    """Write the values with fastavro; returns the message bodies."""
+    bodies = []
     for schema, value in values:
         stream = io.BytesIO()
         fastavro.schemaless_writer(stream, schema, value)
-        found.append(stream.getvalue())
-    return found
+        bodies.append(stream.getvalue())
+    return bodies
 
 
 def write_messages(load: Rows, folder: str, feed: str) -> Encoded:
-    """As encode does in the driver."""
+    """Encode and write the messages, as the stage encode does in the driver."""
     encoder = load.encoder(f"{load.name.split()[0]}.{{schema}}.{{table}}")
     table = LakePaths(folder).table(message_table(feed).name)
     task = EncodeTask(encoder, TableMatcher(("*.*",)), feed, "0-1", table, whole=False)
@@ -159,7 +160,7 @@ def write_messages(load: Rows, folder: str, feed: str) -> Encoded:
 
 
 def bench_publish(load: Rows, kafka: Kafka, registry: Apicurio) -> None:
-    """Messages a second of wall time, and of this process's CPU (the producer's threads with it)."""
+    """Print the messages per second of wall time and of this process's CPU (including the producer's threads)."""
     uri = f"kafka://{kafka.address}/t?protocol=avro&enable-tidb-extension=true&partition-num={PARTITIONS}"
     feed = Feed.model_validate({"name": "f", "sink-uri": uri, "schema-registry": registry.url})
     assert feed.sink.kafka is not None
@@ -185,16 +186,16 @@ def bench_publish(load: Rows, kafka: Kafka, registry: Apicurio) -> None:
     count, size = len(ready), sum(len(message.key) + len(message.value or b"") for message in ready)
     print(
         f"publish {load.name:<18} {count / whole.wall:>9,.0f} messages/s {size / whole.wall / 1e6:>6,.0f} MB/s"
-        f"   ready bytes {count / floor.wall:>9,.0f} messages/s {size / floor.wall / 1e6:>6,.0f} MB/s"
+        f"   prepared bytes {count / floor.wall:>9,.0f} messages/s {size / floor.wall / 1e6:>6,.0f} MB/s"
         f"   CPU us a message {whole.cpu / count * 1e6:.2f}, of it sending {sending.cpu / count * 1e6:.2f},"
-        f" ready bytes {floor.cpu / count * 1e6:.2f}: {sending.cpu / floor.cpu:.2f} of it,"
+        f" prepared bytes {floor.cpu / count * 1e6:.2f}: {sending.cpu / floor.cpu:.2f} of it,"
         f" {whole.cpu / floor.cpu:.2f} with the lake read, its digest and the headers",
         flush=True,
     )
 
 
 def seal_window(load: Rows, folder: str) -> tuple[LakePaths, EncodeManifest]:
-    """The rows encoded into a lake, as encode seals them."""
+    """Encode the rows into a lake, as the stage encode does, and return the sealed manifest."""
     paths, table = LakePaths(folder), message_table("f")
     ensure_table(paths, table)
     encoded = write_messages(load, folder, "f")
@@ -204,7 +205,7 @@ def seal_window(load: Rows, folder: str) -> tuple[LakePaths, EncodeManifest]:
 
 
 class Ready(NamedTuple):
-    """A message as it is sent."""
+    """A message in the form in which it is sent."""
 
     topic: str
     key: bytes
@@ -214,7 +215,7 @@ class Ready(NamedTuple):
 
 
 def ready_messages(part: pa.Table) -> Iterator[Ready]:
-    """All of `part`, which has its headers."""
+    """All messages of `part`, which has its headers."""
     columns = (part[name].to_pylist() for name in ("topic", "key", "value", "hash", "commit_ts"))
     for topic, key, value, number, commit_ts in zip(*columns, strict=True):
         headers: list[tuple[str, str | bytes | None]] = []
@@ -224,13 +225,13 @@ def ready_messages(part: pa.Table) -> Iterator[Ready]:
 
 
 def send_parts(out: Publisher, parts: list[pa.Table]) -> None:
-    """As publish does, a transaction each."""
+    """Publish each part in one transaction, as the stage publish does."""
     for part in parts:
         out.publish(part, last_position(part))
 
 
 def send_ready(producer: Producer, ready: list[Ready]) -> None:
-    """The least that sends them in transactions as long as publish's."""
+    """Send the messages with the least possible work, in transactions as long as those of publish."""
     for first in range(0, len(ready), TRANSACTION_ROWS):
         producer.begin_transaction()
         for topic, key, value, partition, headers in ready[first : first + TRANSACTION_ROWS]:

@@ -1,10 +1,10 @@
-"""`make bench-feeder`: rows a second of CPU that a feeder reads from a MySQL or MariaDB log and encodes as TiDB's rows.
+"""`make bench-feeder`: rows/s of CPU that a feeder reads from a MySQL or MariaDB log and encodes as TiDB's rows.
 
-The rows are real: written to a private server, 1,000 or one a transaction, and read from its log by the feeder's own
-reader. `encoded` is what a batch of transactions takes as prewrite values, beside the same row by row; `both` is the
-reader's CPU and that together. Then the feeder's process whole, from the log to commits on a pump, beside the server's
-own tool that reads the same log; and how far it is behind a load of 5,000 transactions a second.
-Ratios count, absolute figures belong to the machine.
+The rows are real: they are written to a private server, 1,000 or one a transaction, and the feeder's own reader reads
+them from its log. `encoded` is the encoding of a batch of transactions as prewrite values, compared with row by row;
+`both` is reading and encoding together. Then the whole feeder process is measured, from the log to commits on a pump,
+compared with the server's own tool on the same log; and the lag under 5,000 transactions a second. Compare ratios,
+because absolute figures depend on the machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pump_service.feeder.settings import SourceFile
 ROWS = {"narrow": 60_000, "wide": 10_000, "text-heavy": 15_000}
 BULK, SINGLE = 1000, 1
 _BATCH = 1000
-"""Transactions that a feeder encodes at once."""
+"""Transactions that a feeder encodes together."""
 _BATCH_BYTES = 8 << 20
 _DISTINCT = 1000
 _PLAIN_SHARE = 8
@@ -51,7 +51,7 @@ Batches = list[list[tuple[RowsEvent, ...]]]
 
 
 def main() -> int:
-    """Print a line per server, shape and size of transactions."""
+    """Print a line for each server, shape and transaction size."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     for server in (MariaDb, MySql):
         with server(options=server.source_options()) as source:
@@ -69,9 +69,9 @@ def main() -> int:
 def _paced_case(server: MariaDb) -> None:
     lags = sorted(lags_of_paced_load(server, _RATE, _PACED_S))
     print(
-        f"{server.name:<8} {_RATE:,} transactions a second of 1 row, {_PACED_S:g} s: the feeder is behind by"
-        f" {lags[len(lags) // 2]:.2f} s at the median, {lags[len(lags) * 99 // 100]:.2f} s at 99 of 100,"
-        f" {lags[-1]:.2f} s at most",
+        f"{server.name:<8} {_RATE:,} transactions a second of 1 row, {_PACED_S:g} s: lag of the feeder:"
+        f" median {lags[len(lags) // 2]:.2f} s, 99th percentile {lags[len(lags) * 99 // 100]:.2f} s,"
+        f" maximum {lags[-1]:.2f} s",
         flush=True,
     )
 
@@ -91,7 +91,7 @@ def _whole_case(server: MariaDb, in_each: int) -> None:
 
 
 def _dump_tool(server: MariaDb, rows: int, *options: str) -> float:
-    """Rows/s of CPU of the server's own tool over the last log."""
+    """Rows/s of CPU of the server's own tool on the last log."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW BINARY LOGS")
         last = cursor.fetchall()[-1][0]
@@ -140,7 +140,7 @@ def _write(server: MariaDb, table: TableDef, columns: list[Column], rows: int, i
 
 
 def _literals(row: Row, columns: list[Column]) -> str:
-    """All values but the key's."""
+    """All values except the key's."""
     return ",".join(_literal(column, row[column.name]) for column in columns if column.name != "id")
 
 
@@ -151,7 +151,7 @@ def _literal(column: Column, text: str | None) -> str:
 
 
 def _read(source: SourceFile, since: Position, end: Position) -> tuple[Batches, float]:
-    """The batches of the log's transactions from `since` to `end`, and the CPU seconds that reading them took."""
+    """The log's transactions from `since` to `end` in batches, and the CPU seconds that reading them took."""
     log = open_log(source, _SERVER_ID, since)
     batches: Batches = []
     began = time.process_time()
@@ -169,7 +169,7 @@ def _encode(batches: Batches, table: TableDef, rows: int) -> int:
 
 
 def _plain_rate(batches: Batches, table: TableDef) -> float:
-    """Rows/s of CPU of the way for few rows."""
+    """Rows/s of CPU of the encoder for single rows."""
     shapes = [(event, shape_of(event, table)) for batch in batches for changes in batch for event in changes]
     return best_rate(lambda: sum(len(encode_rows(event, shape, 1)) for event, shape in shapes), 2)
 

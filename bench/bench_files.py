@@ -1,8 +1,8 @@
-"""`make bench-files`: binlog files out and back, each beside its floor in the same run.
+"""`make bench-files`: writing and reading binlog files, each compared with its floor in the same run.
 
-out: rows of `mutation` to records (encode), and a sealed window from the lake to a folder (publish), beside writing the
-same bytes, ready, to a file that is synced. read: the folder's transactions, checksums and rows, beside reading the
-bytes and their checksums alone. Ratios count.
+Writing: rows of `mutation` to records (encode), and a sealed window from the lake to a folder (publish), compared with
+writing the same bytes to a file that is synced. Reading: the folder's transactions, checksums and rows, compared with
+reading only the bytes and their checksums. Compare ratios.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Best:
     cpu: float = float("inf")
 
     def run(self, work: Callable[[], object]) -> None:
-        """Once more."""
+        """Run `work` once more."""
         gc.collect()
         cpu = time.process_time()
         work()
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def bench(load: Rows, folder: Path) -> None:
-    """Rows a second of CPU of one core."""
+    """Print the rows per second of CPU of one core."""
     paths, manifest = seal_window(load, str(folder / "lake"))
     encode, publish, floor, read, reread = (Best() for _ in range(5))
     for number in range(REPEATS):
@@ -83,14 +83,14 @@ def bench(load: Rows, folder: Path) -> None:
 
 
 def encode_all(load: Rows) -> None:
-    """As encode does."""
+    """Encode all rows, as the stage encode does."""
     encoder = load.encoder(options=PbOptions())
     for batch in load.batches:
         encoder.encode(batch)
 
 
 def seal_window(load: Rows, folder: str) -> tuple[LakePaths, EncodeManifest]:
-    """The rows encoded into a lake, as encode seals them."""
+    """Encode the rows into a lake, as the stage encode does, and return the sealed manifest."""
     paths, table = LakePaths(folder), message_table("f")
     ensure_table(paths, table)
     encoder = load.encoder(options=PbOptions())
@@ -102,7 +102,7 @@ def seal_window(load: Rows, folder: str) -> tuple[LakePaths, EncodeManifest]:
 
 
 def publish_all(paths: LakePaths, manifest: EncodeManifest, folder: Path) -> None:
-    """As publish does: the digest of the window is proven first."""
+    """Publish the window as the stage publish does, after checking its digest."""
 
     def parts(_after: object) -> Iterator[pa.Table]:
         return read_sealed(paths, manifest, None)
@@ -112,7 +112,7 @@ def publish_all(paths: LakePaths, manifest: EncodeManifest, folder: Path) -> Non
 
 
 def write_ready(path: Path, content: bytes) -> None:
-    """The least that makes them durable."""
+    """Write the bytes durably, with the least possible work."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -120,13 +120,13 @@ def write_ready(path: Path, content: bytes) -> None:
 
 
 def read_all(folder: Path, rows: int) -> None:
-    """Every column of every row."""
+    """Read every column of every row."""
     items = read_items(LocalStore(folder))
     assert sum(len(item.events) for item in items if isinstance(item, Transaction)) == rows
 
 
 def read_bytes(folder: Path) -> None:
-    """And the checksum of each piece."""
+    """Read the bytes and compute the checksum of each piece."""
     for at in folder.glob("binlog-*"):
         with at.open("rb") as file:
             while piece := file.read(_PIECE):

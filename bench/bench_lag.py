@@ -1,9 +1,9 @@
 """`make bench-lag`: seconds from a commit at the source until its row is at the target, under a steady load.
 
-All parts of the demo (pd, two pumps, Spark Connect, Airflow, MariaDB) on this machine, a run every 5 s. The lag of a
-row is the time at which finalize was done with its window less the physical part of its commit_ts: both are read from
-the lake, nothing is sampled. Windows of the warm-up do not count. First of all: what Airflow's parts take while nothing
-runs, with this replication and without any DAG.
+All parts of the demo (pd, two pumps, Spark Connect, Airflow, MariaDB) run on this machine, with a run every 5 s. The
+lag of a row is the time at which finalize ended its window minus the physical part of its commit_ts. Both are read from
+the lake; nothing is sampled. Windows of the warm-up are not counted. Before the load, the benchmark measures the CPU of
+Airflow's processes while idle: without any DAG, and with this replication's DAG.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ ROWS_PER_TRANSACTION = 3.0
 STAGES = tuple(stage.name for stage in stages_for(sql=True, mirror=False) if stage.name != "plan")
 IDLE_S = 30.0
 SETTLE_S = 20.0
-"""Seconds behind a start of Airflow in which its parts still load what they need."""
+"""Seconds after a start of Airflow during which its processes still load modules."""
 
 
 def main() -> int:
-    """Start everything, load it, print; 1 when rows did not arrive."""
+    """Start all servers, run the load, print the results. Return 1 if rows did not arrive."""
     parser = argparse.ArgumentParser(prog="make bench-lag", description=__doc__)
     parser.add_argument("--rows", type=float, default=500, help="rows per second (500)")
     parser.add_argument("--seconds", type=float, default=240, help="seconds of load (240)")
     parser.add_argument("--warm-up", type=float, default=90, help="seconds of warm-up, which do not count (90)")
     parser.add_argument("--schedule", default="every 5s")
     args = parser.parse_args()
-    # The jobs are children of Airflow: they find this checkout as this process does.
+    # The jobs are child processes of Airflow and must import Binlake from this checkout too.
     os.environ["PYTHONPATH"] = str(ROOT)
     folder = Path(tempfile.mkdtemp(prefix="binlake-lag-"))
     try:
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def measure(folder: Path, args: argparse.Namespace) -> int:
-    """The measurement below `folder`."""
+    """Measure with all data below `folder`; return the exit code."""
     with ExitStack() as stack:
         source = WorkloadSource(folder / "source")
         stack.callback(source.stop)
@@ -91,7 +91,7 @@ def measure(folder: Path, args: argparse.Namespace) -> int:
 
 
 def idle_without_dags(home: Path) -> None:
-    """Print what the same parts with the same settings take that have no DAG to look after."""
+    """Print the CPU that the same Airflow processes with the same settings take without any DAG."""
     (home / "dags").mkdir(parents=True)
     nothing = {"AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"), "BINLAKE_REPLICATIONS": str(home / "dags")}
     with Airflow(home / "airflow", nothing) as bare:
@@ -100,7 +100,7 @@ def idle_without_dags(home: Path) -> None:
 
 
 def replication_file(folder: Path, source: WorkloadSource, target: MariaDb, schedule: str) -> Path:
-    """From the source into the target, one task a window."""
+    """Write the configuration of a replication from the source to the target, with one task per window."""
     file = folder / "replications" / f"{NAME}.toml"
     file.parent.mkdir(parents=True)
     file.write_text(
@@ -131,18 +131,18 @@ spark-conn-id = "spark_connect_lag"
 
 
 def wait_for_all(source: WorkloadSource, windows: WindowLog, seconds: float) -> bool:
-    """Until the load has ended and its last commit is at the target."""
+    """Wait until the load has ended and its last commit is applied to the target. False after `seconds`."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        told = source.fed()
-        if told is not None and (windows.greatest_hi("finalize") or 0) >= int(told["last_commit_ts"]):
+        load = source.fed()
+        if load is not None and (windows.greatest_hi("finalize") or 0) >= int(load["last_commit_ts"]):
             return True
         time.sleep(1)
     return False
 
 
 def cpu_of(parts: list[Child], seconds: float) -> str:
-    """Percent of a core that each part takes, with all it started."""
+    """Percentage of a core that each part takes, including its child processes."""
 
     def now(part: Child) -> float:
         return cpu_seconds(members(part.pid)) if part.pid else 0.0
@@ -150,45 +150,45 @@ def cpu_of(parts: list[Child], seconds: float) -> str:
     before = {part.name: now(part) for part in parts}
     time.sleep(seconds)
     used = {part.name: (now(part) - before[part.name]) / seconds * 100 for part in parts}
-    parts_of_it = ", ".join(f"{name} {percent:.1f} %" for name, percent in used.items())
-    return f"{parts_of_it} of a core, together {sum(used.values()):.1f} %"
+    by_part = ", ".join(f"{name} {percent:.1f} %" for name, percent in used.items())
+    return f"{by_part} of a core, together {sum(used.values()):.1f} %"
 
 
 def report(windows: WindowLog, mutations: DeltaTable, counted_from: float) -> None:
-    """Percentiles over rows, then what they are made of."""
+    """Print percentiles of the rows' lag, then of its components by stage."""
     events = windows.events()
     ends = sorted((event for event in events if event["stage"] == "finalize" and event["state"] == "done"),
                   key=lambda event: event["hi"])  # fmt: skip
     commits = np.sort(mutations.to_pyarrow_table(columns=["commit_ts"]).column("commit_ts").to_numpy())
     commits = commits[commits >= tso.compose(int(counted_from * 1000))]
-    place = np.searchsorted([event["hi"] for event in ends], commits)
-    commits = commits[place < len(ends)]
-    place = place[place < len(ends)]
+    window_of = np.searchsorted([event["hi"] for event in ends], commits)
+    commits = commits[window_of < len(ends)]
+    window_of = window_of[window_of < len(ends)]
     at = np.array([event["at_ms"] for event in ends])
-    lag = at[place] / 1000 - (commits >> 18) / 1000
-    print(f"rows {len(lag)} in {len(np.unique(place))} windows")
+    lag = at[window_of] / 1000 - (commits >> 18) / 1000
+    print(f"rows {len(lag)} in {len(np.unique(window_of))} windows")
     print(
         f"lag of a row: p50 {np.percentile(lag, 50):.1f} s, p95 {np.percentile(lag, 95):.1f} s, max {lag.max():.1f} s"
     )
     seconds = {stage: by_window(events, stage) for stage in STAGES}
     lands = {(event["lo"], event["hi"]): event for event in events if event["stage"] == "land"}
-    started = np.array([begin_of(lands.get((end["lo"], end["hi"]))) for end in ends])[place]
+    started = np.array([begin_of(lands.get((end["lo"], end["hi"]))) for end in ends])[window_of]
     waits = started - (commits >> 18) / 1000
     known = ~np.isnan(waits)
     parts = [("until land begins", waits[known])]
-    parts += [(stage, np.array([seconds[stage].get((end["lo"], end["hi"]), np.nan) for end in ends])[place])
+    parts += [(stage, np.array([seconds[stage].get((end["lo"], end["hi"]), np.nan) for end in ends])[window_of])
               for stage in STAGES]  # fmt: skip
     for name, values in parts:
         print(f"  {name:18s} p50 {np.nanpercentile(values, 50):5.1f} s  p95 {np.nanpercentile(values, 95):5.1f} s")
 
 
 def by_window(events: list[EventRow], stage: str) -> dict[tuple[int, int], float]:
-    """Seconds of the stage by (lo, hi)."""
+    """Return the seconds of `stage` by window (lo, hi)."""
     return {(event["lo"], event["hi"]): float(event["seconds"]) for event in events if event["stage"] == stage}
 
 
 def begin_of(event: EventRow | None) -> float:
-    """Unix seconds at which an event's work began; NaN without it (a window that joined several landed ones)."""
+    """Return the Unix seconds at which an event's work began; NaN without one (a window that joins landed ones)."""
     return float("nan") if event is None else event["at_ms"] / 1000 - event["seconds"]
 
 

@@ -1,8 +1,8 @@
-"""`make bench-page`: what each request to the pages costs on 10,000 windows and MUTATIONS row changes (10 million).
+"""`make bench-page`: cost of each page request on a lake of 10,000 windows and MUTATIONS row changes (10 million).
 
-Milliseconds on the clock and of the API server's CPU, through Airflow's own API server, with a login; the first request
-of a kind stands apart. The lake is laid out as `binlake maintain` does it; it is made once in BINLAKE_BENCH_DIR
-(default: the folder for temporary files) and taken again by the next run.
+Prints wall-clock milliseconds and CPU milliseconds of Airflow's API server, with a login. The first request of each
+kind is printed separately. The lake has the layout that `binlake maintain` produces. It is built once in
+BINLAKE_BENCH_DIR (default: the folder for temporary files), and later runs reuse it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ROUNDS = 7
 
 
 def make(mutations: int, folder: Path) -> None:
-    """The lake, unless it is there."""
+    """Build the lake, unless an earlier run left one of the same size."""
     mark = folder / _MADE
     if mark.exists() and mark.read_text() == str(mutations):
         return
@@ -86,9 +86,9 @@ def _windows(paths: LakePaths) -> None:
             table.append([_event(number, stage) for number in numbers])
         versions.record(
             [
-                MirrorVersion("sbtest", f"sbtest{one}", 1, *_bounds(number))
+                MirrorVersion("sbtest", f"sbtest{table_number}", 1, *_bounds(number))
                 for number in numbers
-                for one in range(TABLES)
+                for table_number in range(TABLES)
             ]
         )
     log = WindowLog(paths)
@@ -140,51 +140,51 @@ def _history(mutations: int, folder: Path, paths: LakePaths) -> None:
 
 
 def measure(folder: Path) -> None:
-    """A line a request."""
+    """Print a line per request."""
     paths = LakePaths(str(folder / "lake" / "bench"))
     lo, hi = _bounds(WINDOWS // 2)
-    [one, *_] = read_changes(paths, lo, hi)
-    kept = folder / "replications"
-    kept.mkdir(exist_ok=True)
-    (kept / "bench.toml").write_text(
+    [version, *_] = read_changes(paths, lo, hi)
+    replications = folder / "replications"
+    replications.mkdir(exist_ok=True)
+    (replications / "bench.toml").write_text(
         f'name = "bench"\n[source]\npd-urls = "http://127.0.0.1:1"\n[lake]\npath = "{folder / "lake"}"\n'
         '[target]\ndb-type = "mariadb"\n'
     )
     home = folder / "airflow"
     shutil.rmtree(home, ignore_errors=True)
-    with Airflow(home, {"BINLAKE_REPLICATIONS": str(kept)}, only=("api-server",)) as airflow:
+    with Airflow(home, {"BINLAKE_REPLICATIONS": str(replications)}, only=("api-server",)) as airflow:
         client = AirflowClient(airflow.url, airflow.user, airflow.password)
         server = psutil.Process(airflow.parts[0].pid)
-        # The first request of all loads Arrow and delta-rs.
+        # The very first request loads Arrow and delta-rs.
         while client.http.get("/binlake/").status_code == httpx.codes.GATEWAY_TIMEOUT:
             pass
         print(f"{'request':<36} {'first':>6} {'median':>7} {'worst':>6} {'CPU':>6}  ms; {ROUNDS} rounds")
-        for name, path in _requests(one, lo, hi).items():
-            _line(name, client.http, server, path)
+        for name, path in _requests(version, lo, hi).items():
+            _measure_request(name, client.http, server, path)
         client.close()
 
 
-def _requests(one: RowVersion, lo: int, hi: int) -> dict[str, str]:
+def _requests(version: RowVersion, lo: int, hi: int) -> dict[str, str]:
     base = "/binlake/dags/bench"
-    row = f"{base}/row?table={one.db}.{one.table}&json={quote(one.key)}"
+    row = f"{base}/row?table={version.db}.{version.table}&json={quote(version.key)}"
     mirrored = f"{base}/table?table=sbtest.sbtest0"
     return {
         "overview": "/binlake/",
-        "replication, PD away": base,
+        "replication, PD unreachable": base,
         "windows, in the middle": f"{base}?upto={hi}",
         "run": f"{base}/runs/run-{WINDOWS // 2}",
         "DDL timeline": f"{base}/ddl",
         "checkpoints, in the middle": f"{base}/checkpoints?upto={hi}",
         "row, one key of a million": row,
         "row, up to the middle": f"{row}&upto={hi}",
-        "transaction by commit_ts": f"{base}/transaction?ts={one.commit_ts}",
-        "transaction by start_ts": f"{base}/transaction?ts={one.start_ts}",
+        "transaction by commit_ts": f"{base}/transaction?ts={version.commit_ts}",
+        "transaction by start_ts": f"{base}/transaction?ts={version.start_ts}",
         "table at a window's end": f"{mirrored}&at={hi}",
         "table inside a window": f"{mirrored}&at={(lo + hi) // 2}",
     }
 
 
-def _line(name: str, http: httpx.Client, server: psutil.Process, path: str) -> None:
+def _measure_request(name: str, http: httpx.Client, server: psutil.Process, path: str) -> None:
     times = []
     before = 0.0
     for number in range(ROUNDS + 1):
@@ -202,10 +202,10 @@ def _line(name: str, http: httpx.Client, server: psutil.Process, path: str) -> N
 
 def _cpu(server: psutil.Process) -> float:
     spent = [process.cpu_times() for process in (server, *server.children(recursive=True))]
-    return sum(one.user + one.system for one in spent)
+    return sum(times.user + times.system for times in spent)
 
 
 if __name__ == "__main__":
-    place = Path(os.environ.get("BINLAKE_BENCH_DIR") or tempfile.gettempdir()) / "binlake-bench-page"
-    make(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000, place)
-    measure(place)
+    bench_folder = Path(os.environ.get("BINLAKE_BENCH_DIR") or tempfile.gettempdir()) / "binlake-bench-page"
+    make(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000, bench_folder)
+    measure(bench_folder)

@@ -1,8 +1,8 @@
-"""`make bench-proofs`: R proved each second by TiKV, beside the floor: the same R stored where they are trusted.
+"""`make bench-proofs`: rollback binlogs (R) verified per second by TiKV, compared with storing the same R unverified.
 
-`python bench/bench_proofs.py ROLLBACKS` (20,000). TiKV is the tests' fake in a process of its own, on loopback; the
-figures are CPU of the pump's process, which is what a busy machine does not hide. That all are proved by one question
-each and one write together is asserted in tests/pump_service/pump/test_resolver_tikv.py.
+`python bench/bench_proofs.py ROLLBACKS` (20,000). TiKV is the tests' fake in a separate process, on loopback. The
+figures are CPU of the pump's process, because other load on the machine distorts them least. That each R takes one
+request, and all together one write, is asserted in tests/pump_service/pump/test_resolver_tikv.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BEGIN = tso.compose(1_000_000_000)
 
 @dataclass(frozen=True)
 class Rate:
-    """Seconds of CPU, and of the clock, that `count` R took."""
+    """CPU seconds and wall-clock seconds that `count` R took."""
 
     count: int
     cpu_s: float
@@ -44,14 +44,14 @@ class Rate:
 
 
 def serve(pipe: Connection) -> None:
-    """A TiKV until the pipe is closed."""
+    """Run a fake TiKV until a message arrives on the pipe."""
     tikv = FakeTikv(safe_point=BEGIN - 1)
     pipe.send(tikv.start_quickly())
     pipe.recv()
 
 
 def prove(folder: Path, count: int) -> Rate:
-    """Store `count` P with their R, then prove all."""
+    """Store `count` P with their R, then verify all R."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,), daemon=True)
     process.start()
@@ -62,7 +62,7 @@ def prove(folder: Path, count: int) -> Rate:
     cpu, wall = time.process_time(), time.perf_counter()
     while storage.count_unmatched()[0]:
         resolver.verify_rollbacks()
-        time.sleep(0.001)  # the disk, not another round, ends those that are proved
+        time.sleep(0.001)  # verified R end when their write is durable; another round would not speed that up
     rate = Rate(count, time.process_time() - cpu, time.perf_counter() - wall)
     resolver.close()
     storage.close()
@@ -72,7 +72,7 @@ def prove(folder: Path, count: int) -> Rate:
 
 
 def trust(folder: Path, count: int) -> Rate:
-    """The floor: as many R stored by `end_all` alone, nobody asked."""
+    """The floor: store as many R with `end_all` alone, without asking TiKV."""
     storage = Storage(folder, StorageOptions(trust_rollbacks=False))
     fill(storage, count)
     starts = [entry.start_ts for entry in storage.doubted_prewrites()]
@@ -86,23 +86,23 @@ def trust(folder: Path, count: int) -> Rate:
 
 
 def fill(storage: Storage, count: int) -> None:
-    """`count` P and their R, all waiting for a proof."""
+    """Store `count` P and their R, all waiting to be verified."""
     stored = []
     for number in range(count):
         prewrite = build.prewrite(BEGIN + number, b"t" + number.to_bytes(8, "big") + b"_r" + bytes(8), bytes(100))
         stored += [storage.append(prewrite.SerializeToString())]
         stored += [storage.append(build.rollback(prewrite).SerializeToString())]
-    for one in stored:
-        one.result()
+    for future in stored:
+        future.result()
     while len(storage.doubted_prewrites()) < count:
         time.sleep(0.001)
 
 
 def main(count: int) -> int:
-    """Print both."""
+    """Print the cost of both, and their ratio."""
     with tempfile.TemporaryDirectory() as folder:
         floor, proved = trust(Path(folder) / "floor", count), prove(Path(folder) / "proved", count)
-    print(f"floor, stored alone  {floor}\nproved by TiKV       {proved}")
+    print(f"floor, only stored   {floor}\nverified by TiKV     {proved}")
     print(f"ratio of CPU         {proved.cpu_s / floor.cpu_s:8.1f}")
     return 0
 

@@ -1,9 +1,9 @@
-"""The pump against its floors: `python bench/bench_pump.py [SECONDS]`; server and load in own processes.
+"""The pump compared with its floors: `python bench/bench_pump.py [SECONDS]`; server and load are separate processes.
 
-Writes (P and C in turn, each answered after its fsync) by 1, 8, 64 and 256 writers over one connection, payloads of
-200 B and 2 KiB; beside each what an empty call over the same layer costs, and before all what the disk itself does.
-Then pulls of all that, by PumpReader and by the bare stream, and writes to 1, 2 and 4 processes. CPU is the pump's
-process, RSS at the end of the run.
+First the floor of the disk: append and fdatasync. Then writes (P and C in turn, each answered after its fsync) by 1, 8,
+64 and 256 writers over one connection, with payloads of 200 B and 2 KiB, next to the cost of an empty call over the
+same RPC layer. Then pulls of everything written, by PumpReader and by the bare stream, and writes to 1, 2 and 4
+processes. CPU is that of the pump's process; RSS is read at the end of the run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CLUSTER_ID = 1
 WRITERS = (1, 8, 64, 256)
 SIZES = (200, 2048)
 PROCESSES = (1, 2, 4)
-FIRST_TS = 470_000_000_000_000_000  # of 2026: nine bytes on the wire, as real ones
+FIRST_TS = 470_000_000_000_000_000  # in 2026: a varint of nine bytes, as real timestamps are
 SPAWN = multiprocessing.get_context("spawn")
 Pull = Callable[[str, bytes, int], tuple[int, int, float]]
 WRITE, EMPTY, PULL = "/binlog.Pump/WriteBinlog", "/bench.Bench/Empty", "/binlog.Pump/PullBinlogs"
@@ -55,7 +55,7 @@ def main(seconds: float) -> None:
             _measure_size(folder / str(size), size, seconds)
         _check_latency(folder, seconds)
         for count in PROCESSES:
-            _measure_side_by_side(folder / f"of-{count}", count, seconds)
+            _measure_pump_processes(folder / f"of-{count}", count, seconds)
 
 
 def _measure_size(folder: Path, size: int, seconds: float) -> None:
@@ -76,11 +76,11 @@ def _measure_size(folder: Path, size: int, seconds: float) -> None:
             print(line, flush=True)
         print(f"RSS {pump.rss() / 2**20:.0f} MiB")
         _measure_pulls(pump, start)
-        _measure_beside_pull(pump, size, start, seconds)
+        _measure_writes_during_pull(pump, size, start, seconds)
 
 
 def _check_latency(folder: Path, seconds: float) -> None:
-    """S0-25: p99 of a 1 KiB P or C at 8 writers is to be at most 3 times that of a bare 4 KiB write + fdatasync."""
+    """S0-25: p99 of a 1 KiB P or C with 8 writers must be at most 3 times that of a bare 4 KiB write + fdatasync."""
     bare = pump_load.run_apart(pump_load.measure_appends, folder / "floor", 4096, seconds / 2)
     with _Pump(folder / "guard") as pump:
         start = FIRST_TS
@@ -94,8 +94,8 @@ def _check_latency(folder: Path, seconds: float) -> None:
             )
 
 
-def _measure_side_by_side(folder: Path, count: int, seconds: float) -> None:
-    """Writes of 200 B by 64 writers shared among `count` pump processes, as `--processes` starts them."""
+def _measure_pump_processes(folder: Path, count: int, seconds: float) -> None:
+    """Measure writes of 200 B by 64 writers, divided among `count` pump processes as `--processes` starts them."""
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as pool:
         pumps = [stack.enter_context(_Pump(folder / str(number))) for number in range(count)]
         loads = pool.map(lambda pump: _run_load(pump.address, WRITE, 64 // count, SIZES[0], FIRST_TS, seconds), pumps)
@@ -119,16 +119,16 @@ def _measure_pulls(pump: _Pump, end: int) -> None:
         )
 
 
-def _measure_beside_pull(pump: _Pump, size: int, start: int, seconds: float) -> None:
-    """Writes by 64 beside a pull at full speed: S0-52 asks for 70 % of what they do alone."""
+def _measure_writes_during_pull(pump: _Pump, size: int, start: int, seconds: float) -> None:
+    """Measure 64 writers during a pull at full speed: S0-52 requires 70 % of their rate without a pull."""
     until = PumpReader(pump.address, CLUSTER_ID).info().max_commit_ts
     alone = _run_load(pump.address, WRITE, 64, size, start, seconds)
     with ThreadPoolExecutor(1) as pool:
         puller = pool.submit(pump_load.run_apart, _pull_again, pump.address, until, seconds + 1)
         time.sleep(1)
-        beside = _run_load(pump.address, WRITE, 64, size, start + 2 * alone.calls, seconds)
+        shared = _run_load(pump.address, WRITE, 64, size, start + 2 * alone.calls, seconds)
         pulled = puller.result()
-    print(f"64 writers alone {alone.rate:,.0f} writes/s, beside a pull of {pulled:,.0f} binlogs/s {beside.rate:,.0f}")
+    print(f"64 writers alone {alone.rate:,.0f} writes/s, during a pull of {pulled:,.0f} binlogs/s {shared.rate:,.0f}")
 
 
 def _pull_again(address: str, until: int, seconds: float) -> float:
@@ -178,7 +178,7 @@ def _pull_by_stream(address: str, request: bytes, until: int) -> tuple[int, int,
 
 
 class _Pump:
-    """A pump in a process of its own, without PD and registry: storage, service and transport."""
+    """A pump in a separate process, without PD and registry: storage, service and transport only."""
 
     def __init__(self, folder: Path) -> None:
         parent, child = SPAWN.Pipe()

@@ -1,8 +1,8 @@
-"""Long life of a pump: `python bench/bench_rebuild.py [BINLOGS]`, default 2 million; 50 million need 12 GB.
+"""Rebuild of a pump's lost index: `python bench/bench_rebuild.py [BINLOGS]`, default 2 million; 50 million need 12 GB.
 
-The index is lost: records/s until it is built again, beside the floor, plain LevelDB puts of the same keys in the same
-run; every ten seconds how far it is, as the pump says it meanwhile, CPU and memory. Then a clean start of the same
-directory. BINLAKE_BENCH_DIR: where (a disk with room).
+Prints the records/s of the rebuild and of its floor in the same run: plain LevelDB puts of the same keys. Every ten
+seconds it prints the progress that the pump reports meanwhile, CPU and memory. Then it starts the pump's storage once
+more from the intact directory. BINLAKE_BENCH_DIR: the folder to use (on a disk with enough space).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main(binlogs: int) -> None:
 
 
 def _recover(storage: Storage) -> None:
-    """Build the index, and say meanwhile how far it is."""
+    """Rebuild the index and print the progress meanwhile."""
     ended = threading.Event()
 
     def show() -> None:
@@ -83,7 +83,7 @@ def _recover(storage: Storage) -> None:
     finally:
         ended.set()
         shower.join()
-    print(f"  RSS {psutil.Process().memory_info().rss >> 20} MiB when it is built", flush=True)
+    print(f"  RSS {psutil.Process().memory_info().rss >> 20} MiB after the rebuild", flush=True)
 
 
 def _fill(directory: Path, binlogs: int) -> None:
@@ -96,7 +96,7 @@ def _fill(directory: Path, binlogs: int) -> None:
 
 
 def _payloads(binlogs: int) -> Iterator[bytes]:
-    """P and C by turns. Protobuf would take most of the time: only the timestamps differ."""
+    """Yield P and C in turn. Protobuf would take most of the time, so it runs once: only the timestamps differ."""
     prewrite = build.prewrite(START, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", os.urandom(150))
     commit = build.commit(prewrite, START + 1)
     before, after = prewrite.SerializeToString().split(write_uvarint(START))

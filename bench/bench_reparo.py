@@ -1,6 +1,7 @@
-"""`make bench-files`, the way back: `binlake reparo` of inserts of one row into MariaDB, beside its own texts, ready.
+"""`make bench-files`, the restore: `binlake reparo` of single-row inserts into MariaDB, compared with its floor.
 
-The floor runs the same multi-row REPLACE texts over one connection into the emptied table. CPU of both processes.
+The floor runs the same multi-row REPLACE statements, already rendered, over one connection into the emptied table.
+Prints the CPU of both processes.
 """
 
 from __future__ import annotations
@@ -32,30 +33,30 @@ CREATE = "CREATE TABLE sb.t (id INT PRIMARY KEY, k INT NOT NULL, c CHAR(120) NOT
 
 
 def main() -> int:
-    """Rows a second of the clock, and CPU a row of this process and the server."""
+    """Print rows per second, and CPU per row of this process and of the server."""
     pa.set_cpu_count(1)
     with MariaDb() as server, tempfile.TemporaryDirectory(prefix="binlake-back-") as name:
         folder = Path(name)
         write_files(folder)
         make_table(server)
-        place = {"host": server.host, "port": server.port, "user": server.user}
+        address = {"host": server.host, "port": server.port, "user": server.user}
         settings = ReparoSettings.model_validate(
-            {"data-dir": name, "dest-type": "mariadb", "dest-db": place, "safe-mode": True}
+            {"data-dir": name, "dest-type": "mariadb", "dest-db": address, "safe-mode": True}
         )
         texts: list[str] = []
-        with_texts = keep_texts(texts)
-        back = measure(server, lambda: restore(settings, LocalStore(folder)))
-        with_texts()
+        stop_recording = record_texts(texts)
+        restored = measure(server, lambda: restore(settings, LocalStore(folder)))
+        stop_recording()
         make_table(server)
-        floor = measure(server, lambda: run_ready(server, texts))
-    for label, (seconds, own, theirs) in (("reparo", back), ("ready REPLACE", floor)):
+        floor = measure(server, lambda: run_texts(server, texts))
+    for label, (seconds, own, theirs) in (("reparo", restored), ("REPLACE only", floor)):
         per = 1e6 / ROWS
         print(f"{label:<14} {ROWS / seconds:>9,.0f} rows/s   CPU us a row {own * per:.2f}, database {theirs * per:.2f}")
     return 0
 
 
 def write_files(folder: Path) -> None:
-    """sysbench's table, an INSERT a transaction."""
+    """Write binlog files of inserts into sysbench's table, one INSERT per transaction."""
     heads = [pb.Column(name=name, tp=bytes([tp]), mysql_type=kind) for name, tp, kind in
              (("id", 3, "int"), ("k", 3, "int"), ("c", 254, "char"), ("pad", 254, "char"))]  # fmt: skip
     records = bytearray()
@@ -72,24 +73,24 @@ def write_files(folder: Path) -> None:
     (folder / file_name(0, 1000)).write_bytes(records)
 
 
-def keep_texts(texts: list[str]) -> Callable[[], None]:
-    """The statements of windows go to `texts` as they are applied, until what is returned is called."""
-    kept = statements.RowStatements.batches
+def record_texts(texts: list[str]) -> Callable[[], None]:
+    """Append each statement to `texts` when it is applied, until the returned function is called."""
+    original = statements.RowStatements.batches
 
     def batches(self: statements.RowStatements, segment: int, phase: int) -> Iterator[StatementBatch]:
-        for batch in kept(self, segment, phase):
+        for batch in original(self, segment, phase):
             texts.extend(batch.sql)
             yield batch
 
-    def give_back() -> None:
-        statements.RowStatements.batches = kept  # type: ignore[method-assign]
+    def restore_batches() -> None:
+        statements.RowStatements.batches = original  # type: ignore[method-assign]
 
     statements.RowStatements.batches = batches  # type: ignore[method-assign]
-    return give_back
+    return restore_batches
 
 
 def make_table(server: MariaDb) -> None:
-    """Empty, and nobody has a progress."""
+    """Create the table anew, empty, and drop the progress of reparo."""
     with server.connect() as link, link.cursor() as cursor:
         for name in ("sb", "binlake_reparo"):
             cursor.execute(f"DROP DATABASE IF EXISTS {name}")
@@ -97,8 +98,8 @@ def make_table(server: MariaDb) -> None:
         cursor.execute(CREATE)
 
 
-def run_ready(server: MariaDb, texts: list[str]) -> None:
-    """All in one transaction, as a window of mode atomic."""
+def run_texts(server: MariaDb, texts: list[str]) -> None:
+    """Run all `texts` in one transaction, as a window in atomic mode does."""
     with server.connect(autocommit=False) as link, link.cursor() as cursor:
         for text in texts:
             cursor.execute(text)
@@ -106,7 +107,7 @@ def run_ready(server: MariaDb, texts: list[str]) -> None:
 
 
 def measure(server: MariaDb, work: Callable[[], object]) -> tuple[float, float, float]:
-    """(seconds, CPU seconds of this process, of the server)."""
+    """Run `work`; return (seconds, CPU seconds of this process, CPU seconds of the server)."""
     process = psutil.Process(server.pid)
     began, own, theirs = time.perf_counter(), time.process_time(), sum(process.cpu_times()[:2])
     work()

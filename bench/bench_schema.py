@@ -1,8 +1,8 @@
-"""A long DDL history into an empty lake, and any ts asked of it: seconds and peak memory.
+"""Import a long DDL history into an empty lake, then read the schema at random timestamps: seconds and peak memory.
 
     .venv/bin/python bench/bench_schema.py [jobs]      # default 1000000
 
-Jobs are generated newest first, as a status port pages them, so that what is printed is the reader's memory.
+Jobs are generated one by one, newest first, as a status port pages them: the printed memory is that of the reader.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from binlake.lake.schemas import SchemaHistory
 
 
 def main(count: int) -> None:
-    """Bootstrap with `count` jobs, then ask for twenty moments."""
+    """Bootstrap with `count` jobs, then read the schema at twenty timestamps."""
     idle = _peak_mib()
     with tempfile.TemporaryDirectory(prefix="binlake-bench-") as folder:
         history = SchemaHistory(LakePaths(f"{folder}/lake"))
@@ -35,17 +35,17 @@ def main(count: int) -> None:
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file()) >> 20
         print(f"bootstrap: {count} jobs in {taken:.0f} s ({count / taken:.0f} jobs/s), {size} MiB in the lake")
         print(f"peak memory: {_peak_mib()} MiB ({idle} MiB before the first job); live tables: about {TABLES}")
-        moments = random.Random(1).sample(range(1, 10 * count), 20)
+        timestamps = random.Random(1).sample(range(1, 10 * count), 20)
         began = time.monotonic()
-        for ts in moments:
-            # Of the pairs that finish the other way round the later one bounds both.
+        for ts in timestamps:
+            # Every seventh job finishes a little before 10 * version: the version may differ by one.
             if abs(history.state_at(ts).version - ts // 10) > 1:
                 sys.exit(f"wrong schema at ts {ts}")
-        print(f"schema at any ts: {(time.monotonic() - began) / len(moments):.2f} s, peak {_peak_mib()} MiB")
+        print(f"schema at any ts: {(time.monotonic() - began) / len(timestamps):.2f} s, peak {_peak_mib()} MiB")
 
 
 def _peak_mib() -> int:
-    # Not ru_maxrss: that starts with the memory of whoever forked this process.
+    # Not ru_maxrss: it starts with the memory of the process that forked this one.
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) // 1024
 

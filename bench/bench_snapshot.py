@@ -1,10 +1,10 @@
-"""`make bench-snapshot`: a full load of a MariaDB source: from SELECT to commits on a pump, and by windows to a target.
+"""`make bench-snapshot`: a full load of a MariaDB source: from SELECT to commits on a pump, then windows to a target.
 
-Each beside its floor in the same run: the same table by the server's own client and by its dump tool to /dev/null, and
-its rows as ready multi-row REPLACE texts over 4 connections. Feeder, placement driver, pump
-and servers are processes of their own; windows run in this one. The target must show each row. SCALE=0.1 takes a tenth
-of the rows, READERS=1,4 are connections that read (the last one's load goes on to the target). Ratios and CPU count,
-absolute figures belong to the machine.
+Each step is compared with its floor in the same run: the same table read by the server's own client and by its dump
+tool to /dev/null, and its rows as prepared multi-row REPLACE statements over 4 connections. Feeder, placement driver,
+pump and servers are separate processes; windows run in this one. The target must hold every row. SCALE=0.1 takes a
+tenth of the rows. READERS=1,4 lists the numbers of reading connections; the load with the last number continues to the
+target. Compare ratios and CPU: absolute figures depend on the machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _POLL_S, _WAIT_S = 0.05, 900.0
 
 @dataclass
 class Cost:
-    """Seconds by the clock, and CPU seconds by process."""
+    """Wall-clock seconds, and CPU seconds by process."""
 
     seconds: float = 0.0
     cpu: dict[str, float] = field(default_factory=dict)
@@ -55,15 +55,15 @@ class Cost:
 
 
 def main() -> int:
-    """Print a line a step; 1 when the target differs."""
+    """Print a line per step. Return 1 if the target differs."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     rows = int(ROWS * float(os.environ.get("SCALE", "1")))
-    readers = [int(one) for one in os.environ.get("READERS", "1,4").split(",")]
+    readers = [int(count) for count in os.environ.get("READERS", "1,4").split(",")]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="binlake-bench-snapshot-")))
         servers = {"source": MariaDb.source_options(), "target": ()}
         source, target = (
-            stack.enter_context(MariaDb(folder / name, options=(*SERVER, *own))) for name, own in servers.items()
+            stack.enter_context(MariaDb(folder / name, options=(*SERVER, *more))) for name, more in servers.items()
         )
         writer = _fill(source, rows)
         _measure_reading(source, rows, folder)
@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def _fill(source: MariaDb, rows: int) -> Writer:
-    """The rows of a load, written to `source`."""
+    """Write the rows of a load to `source`."""
     writer = Writer(LOADS["a"])
     writer.tables[0].insert(rows)
     with source.connect() as connection, connection.cursor() as cursor:
@@ -96,11 +96,11 @@ def _fill(source: MariaDb, rows: int) -> Writer:
 
 
 def _measure_reading(source: MariaDb, rows: int, folder: Path) -> None:
-    """The server's own programs on the same table."""
-    own = ["--no-defaults", f"--host={source.host}", f"--port={source.port}", f"--user={source.user}", "--skip-ssl"]
+    """Measure the server's own programs on the same table."""
+    login = ["--no-defaults", f"--host={source.host}", f"--port={source.port}", f"--user={source.user}", "--skip-ssl"]
     commands = {
-        "SELECT to /dev/null": ["mariadb", *own, "--quick", "--batch", "-e", f"SELECT * FROM {DB}.sbtest1"],
-        "dump to /dev/null": ["mariadb-dump", *own, "--single-transaction", DB],
+        "SELECT to /dev/null": ["mariadb", *login, "--quick", "--batch", "-e", f"SELECT * FROM {DB}.sbtest1"],
+        "dump to /dev/null": ["mariadb-dump", *login, "--single-transaction", DB],
     }
     for name, words in commands.items():
         client_program(words[0])
@@ -111,7 +111,7 @@ def _measure_reading(source: MariaDb, rows: int, folder: Path) -> None:
 
 
 def _measure_load(cluster: FeederSource, source: MariaDb, tracker: MariaDb, readers: int, rows: int) -> Cost:
-    """From the snapshot to the commits of all rows on the pump."""
+    """Measure a load, from the snapshot to the commits of all rows on the pump."""
     pump = cluster.parts[1]
     with _measured({"source": source, "pump": pump}) as cost:
         cluster.feed(
@@ -129,7 +129,7 @@ def _measure_load(cluster: FeederSource, source: MariaDb, tracker: MariaDb, read
 
 
 def _measure_windows(cluster: FeederSource, target: MariaDb, rows: int) -> Cost:
-    """From the pump through the lake to the target, in pieces, by this process."""
+    """Measure the windows from the pump through the lake to the target, in pieces, in this process."""
     until = int(_load_of(cluster)["commit_ts"])
     replication = Replication.model_validate(
         {
@@ -152,7 +152,7 @@ def _measure_windows(cluster: FeederSource, target: MariaDb, rows: int) -> Cost:
 
 
 def _no_spark() -> NoReturn:
-    raise AssertionError("pieces of a window need no Spark")
+    raise AssertionError("a window in pieces must not use Spark")
 
 
 @contextmanager
@@ -166,13 +166,13 @@ def _cluster(folder: Path) -> Iterator[FeederSource]:
 
 @contextmanager
 def _measured(processes: Mapping[str, Any]) -> Iterator[Cost]:
-    """What the body takes; `processes`: by name, each with a `pid`."""
-    watched = {name: psutil.Process(one.pid) for name, one in processes.items()}
-    before = {name: sum(one.cpu_times()[:2]) for name, one in watched.items()}
+    """Measure the body of the `with`; `processes`: by name, each with a `pid`."""
+    watched = {name: psutil.Process(process.pid) for name, process in processes.items()}
+    before = {name: sum(process.cpu_times()[:2]) for name, process in watched.items()}
     cost, began = Cost(), time.perf_counter()
     yield cost
     cost.seconds = time.perf_counter() - began
-    cost.cpu |= {name: sum(one.cpu_times()[:2]) - before[name] for name, one in watched.items()}
+    cost.cpu |= {name: sum(process.cpu_times()[:2]) - before[name] for name, process in watched.items()}
 
 
 def _load_of(cluster: FeederSource) -> dict[str, Any]:
@@ -187,19 +187,19 @@ def _until(reached: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _WAIT_S
     while not reached():
         if time.monotonic() > deadline:
-            raise SystemExit("the load does not end")
+            raise SystemExit(f"the load did not end within {_WAIT_S:.0f} s")
         time.sleep(_POLL_S)
 
 
 def _print(name: str, rows: int, cost: Cost) -> None:
-    each = ", ".join(f"{who} {seconds / rows * 1e6:.2f}" for who, seconds in sorted(cost.cpu.items()))
-    print(f"{name:<22} {rows / cost.seconds:>9,.0f} rows/s   CPU us a row: {each}", flush=True)
+    by_process = ", ".join(f"{process} {seconds / rows * 1e6:.2f}" for process, seconds in sorted(cost.cpu.items()))
+    print(f"{name:<22} {rows / cost.seconds:>9,.0f} rows/s   CPU us per row: {by_process}", flush=True)
 
 
 def _print_ratio(name: str, cost: Cost, floor: Floor) -> None:
     cpu = (floor.client_cpu + floor.server_cpu) / sum(cost.cpu.values())
     print(
-        f"{name:<22} {floor.seconds / cost.seconds:.2f} of the target's floor by the clock, {cpu:.2f} by CPU",
+        f"{name:<22} {floor.seconds / cost.seconds:.2f} of the target's floor in time, {cpu:.2f} in CPU",
         flush=True,
     )
 

@@ -1,7 +1,8 @@
-"""The pump's storage against the floors of this machine: `python bench/bench_storage.py [WRITES]`, no network.
+"""The pump's storage compared with the floors of this machine: `python bench/bench_storage.py [WRITES]`, no network.
 
-Writes/s and CPU per write (all threads: group commit, index, sorter) of 200-byte P and C with fsync, beside raw append
-and fdatasync of the same bytes in the same batches; pulled transactions/s beside raw reading of the same files.
+Writes/s and CPU per write (all threads: group commit, index, sorter) of 200-byte P and C with fsync; the floor is raw
+append and fdatasync of the same bytes in the same batches. Transactions pulled per second; the floor is raw reading of
+the same files.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main(writes: int) -> None:
         seconds, cpu, indexed = _write(storage, payloads)
         print(f"raw append + fdatasync   {writes / floor:>10,.0f} records/s (batches of {_WINDOW})")
         print(
-            f"write                    {writes / seconds:>10,.0f} writes/s, {cpu / writes * 1e6:.1f} us CPU a write,"
+            f"write                    {writes / seconds:>10,.0f} writes/s, {cpu / writes * 1e6:.1f} us CPU per write,"
             f" {floor / seconds:.0%} of the floor; indexed {indexed - seconds:.2f} s later"
         )
         raw = min(_raw_read(Path(name) / "pump" / "value") for _ in range(3))
@@ -50,17 +51,17 @@ def main(writes: int) -> None:
             f" {size / took / 1e6:,.0f} MB/s, {raw / took:.0%} of the floor"
         )
         more = _payloads(writes, writes // 2)
-        shared = _write_beside_a_puller(storage, more)
-        print(f"write beside a puller    {writes / shared:>10,.0f} writes/s, {seconds / shared:.0%} of alone")
+        shared = _write_during_pull(storage, more)
+        print(f"write during a pull      {writes / shared:>10,.0f} writes/s, {seconds / shared:.0%} of alone")
         storage.close()
 
 
 def _payloads(writes: int, first: int = 0) -> list[bytes]:
-    start, found = 470614287839920132, list[bytes]()
+    start, payloads = 470614287839920132, list[bytes]()
     for number in range(first, first + writes // 2):
         prewrite = build.prewrite(start + 4 * number, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", VALUE)
-        found += (prewrite.SerializeToString(), build.commit(prewrite, start + 4 * number + 1).SerializeToString())
-    return found
+        payloads += (prewrite.SerializeToString(), build.commit(prewrite, start + 4 * number + 1).SerializeToString())
+    return payloads
 
 
 def _raw_append(path: Path, payloads: list[bytes]) -> float:
@@ -73,7 +74,7 @@ def _raw_append(path: Path, payloads: list[bytes]) -> float:
 
 
 def _write(storage: Storage, payloads: list[bytes]) -> tuple[float, float, float]:
-    """Seconds until all is durable, CPU seconds, and seconds until all is indexed."""
+    """Return the seconds until all is durable, the CPU seconds, and the seconds until all is indexed."""
     free = threading.Semaphore(_WINDOW)
 
     def done(error: Exception | None) -> None:
@@ -92,18 +93,18 @@ def _write(storage: Storage, payloads: list[bytes]) -> tuple[float, float, float
     return seconds, time.process_time() - cpu, time.perf_counter() - begun
 
 
-def _write_beside_a_puller(storage: Storage, payloads: list[bytes]) -> float:
-    """Seconds until all is durable while one stream pulls everything, again and again (MISSION S0-52)."""
+def _write_during_pull(storage: Storage, payloads: list[bytes]) -> float:
+    """Return the seconds until all is durable while one stream repeatedly pulls everything (MISSION S0-52)."""
     ended = threading.Event()
 
-    def pull_on() -> None:
+    def pull_repeatedly() -> None:
         while not ended.is_set():
             last = storage.watermark
             for batch in pull_batches(storage, 0, ended.is_set):
                 if batch[-1][1] >= last:
                     break  # from the beginning again
 
-    reader = threading.Thread(target=pull_on)
+    reader = threading.Thread(target=pull_repeatedly)
     reader.start()
     seconds = _write(storage, payloads)[0]
     ended.set()
@@ -122,10 +123,10 @@ def _raw_read(directory: Path) -> float:
 
 
 def _pull(storage: Storage, count: int) -> float:
-    begun, found = time.perf_counter(), 0
+    begun, pulled = time.perf_counter(), 0
     for batch in pull_batches(storage, 0, lambda: False):
-        found += len(batch)
-        if found >= count:
+        pulled += len(batch)
+        if pulled >= count:
             return time.perf_counter() - begun
     raise AssertionError("the pull ended early")
 

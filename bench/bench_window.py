@@ -1,7 +1,7 @@
 """`make bench-window`: one window of `sysbench_like` through every stage, and the target's floor in the same run.
 
-The floor is what the target takes when the same final rows come as ready multi-row REPLACE text over one connection of
-this process. Ratios count, absolute figures belong to the machine.
+The floor is the time that the target needs for the same final rows as prepared multi-row REPLACE statements over one
+connection of this process. Compare ratios: absolute figures depend on the machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WARM_UP = CAPTURE.parent / "keys"
 
 
 def main() -> int:
-    """Print seconds and rows/s of each stage, the sum, and the ratio to the floor."""
+    """Print seconds and rows/s of each stage, the total, and the ratio to the floor."""
     spark = classic_session("bench-window", "local[2]", {"spark.driver.memory": "2g"})
     with MariaDb() as target:
         measure(Capture(WARM_UP), target, spark)
@@ -45,11 +45,11 @@ def main() -> int:
 
 
 def measure(capture: Capture, target: MariaDb, spark: SparkSession) -> tuple[list[StageResult], list[str], float]:
-    """Stage results of the one window that holds the whole capture, and its REPLACE statements."""
+    """Run the whole capture as one window; return its stage results, REPLACE statements and the replay's seconds."""
     temporary = tempfile.TemporaryDirectory(prefix="binlake-bench-")
     with temporary as folder, capture_cluster(capture, Path(folder)) as cluster:
         last = max(state.commit_ts for state in capture.states())
-        # The stop makes plan wait for the watermarks: the whole capture is one window.
+        # With a stop position, plan waits for the watermarks to reach it: the whole capture becomes one window.
         ctx = StageContext(replication(cluster, target, folder), "bench", lambda: spark, last)
         results: list[StageResult] = []
         while not [result for result in results if result.stage == "finalize"]:
@@ -60,7 +60,7 @@ def measure(capture: Capture, target: MariaDb, spark: SparkSession) -> tuple[lis
 
 
 def replication(cluster: CaptureCluster, target: MariaDb, folder: str) -> Replication:
-    """Into `target` and mirrors."""
+    """Return a replication into `target` and into mirrors."""
     return Replication.model_validate({
         "name": "bench",
         "initial-commit-ts": "0",
@@ -72,7 +72,7 @@ def replication(cluster: CaptureCluster, target: MariaDb, folder: str) -> Replic
 
 
 def replaces(ctx: StageContext, window: str) -> Iterator[str]:
-    """The REPLACE texts of a window, as convert wrote them."""
+    """Yield the REPLACE statements of a window, as convert wrote them."""
     where = (ds.field("window") == window) & (ds.field("phase") == 2)
     dataset = DeltaTable(ctx.paths.table("statement")).to_pyarrow_dataset()
     for batch in dataset.to_batches(columns=["sql"], filter=where):
@@ -81,7 +81,7 @@ def replaces(ctx: StageContext, window: str) -> Iterator[str]:
 
 
 def replace_floor(target: MariaDb, statements: list[str]) -> tuple[int, float]:
-    """(rows, seconds) to execute the same texts into the same tables, emptied, in one transaction."""
+    """Empty the tables and run the same statements in one transaction; return (rows, seconds)."""
     with target.connect(autocommit=False) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'sbtest'")
         for (name,) in cursor.fetchall():
@@ -94,7 +94,7 @@ def replace_floor(target: MariaDb, statements: list[str]) -> tuple[int, float]:
 
 
 def report(results: list[StageResult], rows: int, floor: float) -> None:
-    """A line a stage, the whole window, the floor, the ratio."""
+    """Print a line per stage, then the whole window, the floor and the ratios."""
     mutations = next(result.rows for result in results if result.stage == "merge")
     for result in results:
         rate = f"{mutations / result.seconds:>10,.0f} mutations/s" if result.seconds else ""

@@ -1,7 +1,7 @@
-"""Writes a load of sysbench_rows into the pumps as TiDB would, in blocks: 50 us of CPU a transaction, pumps and all.
+"""Writes a load of sysbench_rows to the pumps as TiDB would, in blocks: 50 us of CPU per transaction, pumps included.
 
-P of a whole block, then their commit_ts (fetched after the last ack), then the C. One transaction of each kind is made
-by the project's own encoder with a marker in each place that varies; numpy writes the values over the markers.
+For each block it sends all P, fetches the commit_ts after the last answer, then sends all C. Binlake's own encoder
+builds one transaction of each kind with a marker for each value that varies; numpy then overwrites the markers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pump_service.workload.tables import ID, Part, Table
 WRITE = "/binlog.Pump/WriteBinlog"
 BLOCK = 2048
 BLOCK_BYTES = 4 << 20
-# Of nine bytes on the wire, as those of our time.
+# Varints of nine bytes, as present-day timestamps are.
 _START, _COMMIT = 0x0123456789ABCDEF, 0x0FEDCBA987654321
 _COLUMNS = [
     (1, Col(ID, t.LONGLONG, 20, 0, not_null=True)),
@@ -49,44 +49,44 @@ class Wire(Protocol):
     """Sends serialised WriteBinlogReq (pump_load.Bulk)."""
 
     def send(self, messages: np.ndarray) -> None:
-        """One a row."""
+        """Send each row of the array as one message."""
 
     def wait(self) -> None:
-        """Return when every one is answered."""
+        """Return when all messages are answered."""
 
 
 @dataclass
 class Known:
-    """The transactions so far, for the status port: blocks of consecutive timestamps. Memory: 24 bytes a block."""
+    """The transactions so far, for the status port, as blocks of consecutive timestamps. Memory: 24 bytes per block."""
 
     starts: list[int] = field(default_factory=list)
     ends: list[tuple[int, int]] = field(default_factory=list)
 
     def begin(self, first: int, count: int) -> None:
-        """They have their locks."""
+        """Add a block of `count` transactions from start_ts `first`, prewritten but not committed."""
         self.ends.append((first + count, 0))
         self.starts.append(first)
 
     def end(self, first_commit: int) -> None:
-        """Those that began last are committed, one after the other."""
+        """Mark the last block as committed, with consecutive commit_ts from `first_commit`."""
         self.ends[-1] = (self.ends[-1][0], first_commit)
 
     def answer(self, key: bytes, now: int) -> Json:
-        """The body of `/mvcc/hex/KEY`."""
+        """Return the body of `/mvcc/hex/KEY`."""
         del now
         start_ts = int.from_bytes(key[-8:], "big")
-        place = bisect.bisect_right(self.starts, start_ts) - 1
-        if place < 0 or start_ts >= self.ends[place][0] or key != LiveTransactions.key(start_ts):
+        block = bisect.bisect_right(self.starts, start_ts) - 1
+        if block < 0 or start_ts >= self.ends[block][0] or key != LiveTransactions.key(start_ts):
             return mvcc_body(key, {})
-        if not (first_commit := self.ends[place][1]):
+        if not (first_commit := self.ends[block][1]):
             return mvcc_body(key, {"lock": lock_record(start_ts, key)})
-        commit_ts = first_commit + start_ts - self.starts[place]
+        commit_ts = first_commit + start_ts - self.starts[block]
         return mvcc_body(key, {"writes": [write_record(Transaction(start_ts, key, commit_ts, False))]})
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: the last commit_ts, transactions, bytes of their P."""
+    """Result of a load: the last commit_ts, the number of transactions, the bytes of their P."""
 
     last_ts: int
     transactions: int
@@ -94,7 +94,7 @@ class Written:
 
 
 class BulkLoad:
-    """One load over `wires`, one a pump; `history` and `known` are what the source's status port serves."""
+    """One load over `wires`, one per pump; the source's status port serves `history` and `known`."""
 
     def __init__(self, load: Load, pd: Clock, cluster_id: int, wires: Sequence[Wire]) -> None:
         self.writer = Writer(load)
@@ -105,7 +105,7 @@ class BulkLoad:
         self._version = 0
 
     def create(self) -> int:
-        """The DDL of the database and its tables; the last commit_ts."""
+        """Write the DDL of the database and its tables; return the last commit_ts."""
         info = database_json(_DATABASE_ID, DB)
         self._ddl(Action.CREATE_SCHEMA, f"CREATE DATABASE `{DB}`", (0, ""), db_info=info)
         last = 0
@@ -116,7 +116,7 @@ class BulkLoad:
         return last
 
     def write(self, roles: tuple[Role, ...], transactions: int) -> Written:
-        """`transactions` that do `roles`, in blocks."""
+        """Write `transactions` transactions that perform `roles`, in blocks."""
         templates = [_Template.of(self._definitions, roles, n, self._cluster_id, self._version)
                      for n in range(len(self._definitions))]  # fmt: skip
         size = min(BLOCK, BLOCK_BYTES // templates[0].prewrite.size)
@@ -184,7 +184,7 @@ class BulkLoad:
 
 @dataclass(frozen=True)
 class _Template:
-    """The P and C of a transaction; places in them. `slots`: of each role and image, where each column's value is."""
+    """The P and C of a transaction, and byte offsets in them. `slots`: by role and image, each column's offset."""
 
     prewrite: np.ndarray
     commit: np.ndarray
@@ -195,7 +195,7 @@ class _Template:
 
     @classmethod
     def of(cls, tables: list[Table], roles: tuple[Role, ...], number: int, cluster_id: int, version: int) -> _Template:
-        """The transaction `number` of those that do `roles`."""
+        """Build the template of transaction `number` among those that perform `roles`."""
         builders: dict[int, MutationBuilder] = {}
         marked: list[list[dict[str, str]]] = []
         for place, role in enumerate(roles):
@@ -212,12 +212,12 @@ class _Template:
         value = prewrite_value(version, [builder.message for builder in builders.values()])
         binlog = build.prewrite(_START, LiveTransactions.key(_START), value)
         prewrite, commit = _request(cluster_id, binlog), _request(cluster_id, build.commit(binlog, _COMMIT))
-        slots = [[{name: _place(prewrite, _datum(name, text)) for name, text in row.items()} for row in rows]
+        slots = [[{name: _offset(prewrite, _datum(name, text)) for name, text in row.items()} for row in rows]
                  for rows in marked]  # fmt: skip
-        return cls(prewrite, commit, slots, _starts(prewrite), _starts(commit), _place(commit, write_uvarint(_COMMIT)))
+        return cls(prewrite, commit, slots, _starts(prewrite), _starts(commit), _offset(commit, write_uvarint(_COMMIT)))
 
     def put_starts(self, out: np.ndarray, places: tuple[int, int], starts: np.ndarray) -> None:
-        """Write start_ts in its two places: as a varint, and inside the key."""
+        """Write each start_ts at its two offsets: as a varint, and inside the key."""
         _put(out, places[0], _uvarints(starts, 9))
         _put(out, places[1], starts.astype(">u8").view(np.uint8).reshape(len(starts), 8))
 
@@ -227,22 +227,22 @@ def _table(table_id: int, name: str) -> Table:
 
 
 def _marks(number: int) -> dict[str, str]:
-    """A row whose values are found nowhere else in its transaction."""
+    """A row whose values occur nowhere else in its transaction."""
     return {ID: str(FIRST_NUMBER + 1000 + number), "k": str(FIRST_NUMBER + 2000 + number),
             "c": f"{number:03d}" * (C_BYTES // 3), "pad": f"{500 + number:03d}" * (PAD_BYTES // 3)}  # fmt: skip
 
 
 def _datum(name: str, text: str) -> bytes:
-    # Behind the flag of the datum.
+    # Without the flag byte of the datum.
     return write_int(int(text))[1:] if name in (ID, "k") else text.encode()
 
 
 def _starts(message: np.ndarray) -> tuple[int, int]:
-    return _place(message, write_uvarint(_START)), _place(message, _START.to_bytes(8, "big"))
+    return _offset(message, write_uvarint(_START)), _offset(message, _START.to_bytes(8, "big"))
 
 
-def _place(message: np.ndarray, mark: bytes) -> int:
-    """Where `mark` begins; it is there once."""
+def _offset(message: np.ndarray, mark: bytes) -> int:
+    """Return the offset of `mark`, which must occur exactly once."""
     data = message.tobytes()
     assert data.count(mark) == 1, mark
     return data.find(mark)
@@ -253,7 +253,7 @@ def _put(out: np.ndarray, place: int, values: np.ndarray) -> None:
 
 
 def _uvarints(numbers: np.ndarray, size: int) -> np.ndarray:
-    """Varints of `size` bytes each."""
+    """Encode `numbers` as varints of `size` bytes each."""
     parts = numbers[:, None] >> (7 * np.arange(size)) & 0x7F
     parts[:, :-1] |= 0x80
     return parts.astype(np.uint8)

@@ -1,8 +1,8 @@
 """CPU of each step of a window on 20,000 fixed row changes, in this process: `make bench-steps`, `make bench-record`.
 
-What a test compares (tests/bench) is a step's CPU time over that of a loop that never changes, both the best of some
-repeats taken in turn: neither the machine nor who else works on it counts for much. cost_per_row.json holds what was
-recorded; whoever makes a step cheaper records it anew.
+The test in tests/bench compares the ratio of a step's CPU time to that of a loop that never changes. Both are the best
+of several repeats taken in turn, so the ratio depends little on the machine or on other load. cost_per_row.json holds
+the recorded ratios; after making a step cheaper, record them again.
 """
 
 from __future__ import annotations
@@ -60,26 +60,26 @@ _FIRST_TS = 470_000_000_000_000_000  # of 2026
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the way of a row. `run` does all `rows` of it."""
+    """A processing step; `run` performs it for all `rows` rows."""
 
     name: str
     rows: int
     run: Callable[[], object]
 
 
-class _Kept:
-    """Takes what would go to a pump."""
+class _RecordingWire:
+    """Keeps the binlogs that would go to a pump."""
 
     def __init__(self) -> None:
         self.binlogs: list[Binlog] = []
 
     def send(self, messages: np.ndarray) -> None:
-        """Keep them."""
+        """Parse the messages and keep their binlogs."""
         for message in messages:
             self.binlogs.append(Binlog.FromString(WriteBinlogReq.FromString(message.tobytes()).payload))
 
     def wait(self) -> None:
-        """They are."""
+        """Return at once: `send` has already kept them."""
 
 
 class _Clock:
@@ -87,17 +87,17 @@ class _Clock:
         self._last = _FIRST_TS
 
     def tso(self, count: int = 1) -> int:
-        """The last of `count`."""
+        """Return the last of `count` new timestamps."""
         self._last += count
         return self._last
 
 
 def make_steps(folder: str) -> Iterator[Step]:
-    """All of them, each on what the ones before it gave; `folder` is for files."""
+    """Yield all steps in order, each with the output of earlier ones as input; files go to `folder`."""
     bulk, binlog, jobs = make_landed(LOADS["c"].scaled(TRANSACTIONS / LOADS["c"].transactions))
     assert bulk.writer.load.transactions == TRANSACTIONS
     schema = SchemaState().fold((_FIRST_TS, job) for job in jobs)
-    tables = [found for job in jobs if (found := schema.table(job.table_id)) is not None]
+    tables = [definition for job in jobs if (definition := schema.table(job.table_id)) is not None]
     yield Step("land: count and digest", binlog.num_rows, lambda: landed_of(binlog))
     decoder = Decoder(WindowSchemas(schema, []), Rules())
     batches = binlog.select(["payload", "commit_ts", "start_ts"]).to_batches()
@@ -124,12 +124,12 @@ def make_steps(folder: str) -> Iterator[Step]:
     )
     changes = net_changes(mutations, cells)
     changes = changes.append_column("window", pa.repeat("0-1", changes.num_rows)).select(CHANGE.column_names())
-    definitions = {SegmentTable(0, one.db, one.name): one for one in tables}
+    definitions = {SegmentTable(0, each.db, each.name): each for each in tables}
     yield Step("convert: whole", changes.num_rows, lambda: _convert(changes, definitions))
 
 
 def _encode(schema: SchemaState, batches: list[pa.RecordBatch]) -> None:
-    """Messages of Avro, as encode makes them."""
+    """Encode the rows as Avro messages, as the encode stage does."""
     topics = Topics([Dispatcher(("*.*",), "{schema}_{table}")])
     definitions, segments = WindowDefinitions(schema, ()), Segments(0, 1 << 62, ())
     encoder = MessageEncoder(definitions, segments, topics, AvroFormat(AvroOptions(extension=True)))
@@ -138,25 +138,27 @@ def _encode(schema: SchemaState, batches: list[pa.RecordBatch]) -> None:
 
 
 def _convert(changes: pa.Table, definitions: Mapping[SegmentTable, TableDef]) -> pa.Table:
-    """Rows of `statement`, as convert makes them of rows that compact hands over."""
+    """Return rows of `statement`, as the convert stage makes them from the output of compact."""
     rows, limits = add_chunk_keys(changes), BatchLimits(1000)
     cut = cut_chunks(sum_sizes(count_and_fold(rows)), limits)
     return render_rows(rows, Renderer("0-1", definitions, cut, "mariadb", limits, plain=False))
 
 
 def make_landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table, list[DdlJob]]:
-    """`load` once written, rows of `binlog` with its transactions (`whole`: those that made the rows of before, too),
-    and its DDL jobs."""
-    kept = _Kept()
-    bulk = BulkLoad(load, _Clock(), 1, [kept])
+    """Write `load`; return it, its transactions as rows of `binlog`, and its DDL jobs.
+
+    `whole`: the rows of `binlog` include the transactions that inserted the initial rows.
+    """
+    wire = _RecordingWire()
+    bulk = BulkLoad(load, _Clock(), 1, [wire])
     bulk.create()
-    kept.binlogs = []
+    wire.binlogs = []
     bulk.write(load.setup(), load.rows)
     if not whole:
-        kept.binlogs = []
+        wire.binlogs = []
     bulk.write(load.roles, load.transactions)
-    prewrites = {one.start_ts: one for one in kept.binlogs if one.prewrite_value}
-    rows = [_row(one, prewrites[one.start_ts]) for one in kept.binlogs if not one.prewrite_value]
+    prewrites = {binlog.start_ts: binlog for binlog in wire.binlogs if binlog.prewrite_value}
+    rows = [_row(binlog, prewrites[binlog.start_ts]) for binlog in wire.binlogs if not binlog.prewrite_value]
     jobs = [DdlJob.parse(json.dumps(job)) for job in bulk.history.finished_jobs(1 << 62)]
     return bulk, pa.Table.from_pylist(rows, arrow_schema(BINLOG.schema())), jobs
 
@@ -170,22 +172,22 @@ def _row(commit: Binlog, prewrite: Binlog) -> dict[str, Any]:
 
 
 def calibrate() -> object:
-    """The loop that never changes: objects of Python, numbers and bytes of numpy, some 40 ms.
+    """The loop that never changes: Python objects, numpy numbers and bytes, about 40 ms.
 
-    Nothing of it is faster by what a processor has beside the common instructions: numpy's plain sort is ten times as
-    fast where there is AVX-512, and all steps then looked three times as dear.
+    It uses nothing that special processor instructions speed up. numpy's default sort is ten times as fast with
+    AVX-512, which made all steps look three times as expensive.
     """
-    found: dict[int, str] = {}
+    texts: dict[int, str] = {}
     for number in range(20_000):
-        found[number * 7919 % 65_537] = str(number)
+        texts[number * 7919 % 65_537] = str(number)
     numbers = np.arange(1 << 17, dtype=np.uint64)
     for _ in range(4):
         numbers = np.sort((numbers * np.uint64(0x9E3779B97F4A7C15)) ^ (numbers >> np.uint64(29)), kind="stable")
-    return len(b"".join(text.encode() for text in found.values())), int(numbers[-1])
+    return len(b"".join(text.encode() for text in texts.values())), int(numbers[-1])
 
 
 def measure_ratio(step: Step, repeats: int = REPEATS) -> tuple[float, float]:
-    """(CPU of the step over that of `calibrate`, CPU us a row)."""
+    """Return (CPU of the step divided by that of `calibrate`, CPU us per row)."""
     own, other = float("inf"), float("inf")
     with _quiet():
         for _ in range(repeats):
@@ -195,13 +197,13 @@ def measure_ratio(step: Step, repeats: int = REPEATS) -> tuple[float, float]:
 
 
 def read_recorded() -> Mapping[str, float]:
-    """The ratio of each step as it was recorded."""
-    found: dict[str, float] = json.loads(RECORDED.read_text(encoding="utf-8"))
-    return found
+    """Return the recorded ratio of each step."""
+    ratios: dict[str, float] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return ratios
 
 
 def most_of(name: str) -> float:
-    """The ratio that the step may have."""
+    """Return the highest ratio that the step may have."""
     return TOLERANCE * read_recorded()[name]
 
 
@@ -213,7 +215,7 @@ def _cpu(run: Callable[[], object]) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """One thread of Arrow's, no collection of garbage."""
+    """Run the body with one Arrow thread and without garbage collection."""
     threads, collects = pa.cpu_count(), gc.isenabled()
     pa.set_cpu_count(1)
     gc.collect()
@@ -227,17 +229,17 @@ def _quiet() -> Iterator[None]:
 
 
 def main() -> int:
-    """Print each step; with `record` keep the ratios."""
+    """Print each step; with the argument `record`, write the ratios to cost_per_row.json."""
     known = read_recorded() if RECORDED.exists() else {}
-    found = {}
+    ratios = {}
     with tempfile.TemporaryDirectory(prefix="binlake-steps-") as folder:
         for step in make_steps(folder):
-            found[step.name], cost = measure_ratio(step, 2 * REPEATS)
+            ratios[step.name], cost = measure_ratio(step, 2 * REPEATS)
             before = known.get(step.name)
             then = "" if before is None else f", recorded {before:.3f}"
-            print(f"{step.name:<28} {cost:7.2f} us a row, ratio {found[step.name]:.3f}{then}", flush=True)
+            print(f"{step.name:<28} {cost:7.2f} us per row, ratio {ratios[step.name]:.3f}{then}", flush=True)
     if "record" in sys.argv[1:]:
-        rounded = {name: round(own, 4) for name, own in found.items()}
+        rounded = {name: round(ratio, 4) for name, ratio in ratios.items()}
         RECORDED.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -1,4 +1,4 @@
-"""Transactions for the decoding bench: tables of three shapes, in bulk and one row a transaction."""
+"""Transactions for the decoding benchmark: tables of three shapes, with many rows or one row per transaction."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _EPOCH_MS = 1_700_000_000_000
 
 @dataclass
 class OneTable:
-    """A schema that knows one table."""
+    """A schema with one table."""
 
     definition: TableDef
 
     def table(self, table_id: int) -> TableDef | None:
-        """The definition, by its id."""
+        """Return the definition if `table_id` is its id."""
         return self.definition if table_id == self.definition.id else None
 
     def schemas_at(self, commit_ts: Ints) -> tuple[list[OneTable], Ints]:
-        """The schema at many commit_ts."""
+        """Return the schema for many commit_ts: always this one."""
         return [self], np.zeros(len(commit_ts), np.int64)
 
     def is_gone(self, _table_id: int) -> bool:
@@ -43,7 +43,7 @@ class OneTable:
 
 @dataclass(frozen=True)
 class Column:
-    """A column and the number of different values that `text` makes."""
+    """A column, and a generator of random values for it."""
 
     name: str
     tp: int
@@ -53,7 +53,7 @@ class Column:
     charset: str = "utf8mb4"
 
     def text(self, draw: random.Random) -> str | None:
-        """A canonical text."""
+        """Return a random value as canonical text; 5 % are NULL, except in `id`."""
         return None if self.name != "id" and draw.random() < 0.05 else _TEXTS[self.tp](self, draw)
 
 
@@ -86,7 +86,7 @@ SHAPES = {"narrow (4 columns)": NARROW, "wide (50 columns)": WIDE, "text-heavy (
 
 
 def table_of(columns: list[Column]) -> TableDef:
-    """A table with an integer clustered key `id`, as TiDB describes it."""
+    """Return a table with the clustered integer key `id`, as TiDB describes it."""
     info = {
         "id": 45, "name": {"O": "t"}, "pk_is_handle": True, "charset": "utf8mb4",
         "cols": [_column_json(n, column) for n, column in enumerate(columns)],
@@ -102,7 +102,7 @@ def _column_json(offset: int, column: Column) -> dict[str, Any]:
 
 
 def transactions(table: TableDef, columns: list[Column], rows: int, in_each: int) -> Transactions:
-    """`rows` changes, `in_each` a transaction: inserts, updates and deletes as 6 to 3 to 1."""
+    """Return `rows` changes, `in_each` per transaction: inserts, updates and deletes at a ratio of 6 : 3 : 1."""
     draw = random.Random(1)
     distinct: list[Row] = [{c.name: c.text(draw) for c in columns} for _ in range(min(_DISTINCT, rows))]
     encoded = [_mutation(table, distinct, n, in_each) for n in range(max(1, min(rows, _DISTINCT) // in_each))]

@@ -1,4 +1,4 @@
-"""The decoding bench through Spark: payloads to the Delta table `mutation`, beside rows of bare bytes."""
+"""The decoding benchmark through Spark: payloads into the Delta table `mutation`, compared with rows of bare bytes."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ class OneSchema:
     schema: OneTable
 
     def schema_at(self, _commit_ts: int) -> OneTable:
-        """The schema at a commit_ts."""
+        """Return the schema at a commit_ts."""
         return self.schema
 
     def schemas_at(self, commit_ts: Ints) -> tuple[list[OneTable], Ints]:
-        """The schema at many."""
+        """Return the schema for many commit_ts."""
         return self.schema.schemas_at(commit_ts)
 
 
 def through_spark() -> None:
-    """Print rows/s by the clock and per core of CPU into `mutation`, for each shape and form, beside two other ways.
+    """Print rows/s and rows per CPU second written to `mutation`, for each table shape and transaction size.
 
-    Those are the same rows through the JVM, and their bare bytes.
+    For comparison it also measures the same rows through the JVM, and their bare bytes.
     """
     os.environ["PYTHONPATH"] = os.pathsep.join(str(folder) for folder in Path(__file__).resolve().parents[:2])
     spark = classic_session("bench-decode", "local[2]", {"spark.driver.memory": "2g"})
     with tempfile.TemporaryDirectory(prefix="binlake-bench-") as folder:
-        # The first case stands for the JVM's warm-up.
+        # The first case only warms up the JVM.
         for n, (word, in_each) in enumerate((("narrow", 1000), *((word, each) for word in ROWS for each in (1000, 1)))):
             name = next(name for name in SHAPES if name.startswith(word))
             _measure(spark, f"{folder}/{n}", name, in_each, ROWS[word])
@@ -93,16 +93,16 @@ def _measure(spark: SparkSession, folder: str, name: str, in_each: int, rows: in
 
 
 def _write(folder: str, load: Transactions) -> str:
-    """Rows of `binlog` in a few files."""
+    """Write the load as rows of `binlog` into FILES files."""
     Path(folder).mkdir(parents=True)
     share = -(-len(load) // FILES)
     for n in range(0, len(load), share):
         commit, start, payload = zip(*load[n : n + share], strict=True)
-        given = {"commit_ts": commit, "start_ts": start, "payload": payload, "kind": ["dml"] * len(commit)}
-        given |= {"commit_date": [to_datetime(ts).date() for ts in commit], "chunk": [0] * len(commit)}
-        columns = [given.get(field.name, [None] * len(commit)) for field in BINLOG.arrow_schema()]
-        found = pa.Table.from_arrays(list(map(pa.array, columns)), names=BINLOG.column_names())
-        pq.write_table(found.cast(BINLOG.arrow_schema()), f"{folder}/{n}.parquet")
+        values = {"commit_ts": commit, "start_ts": start, "payload": payload, "kind": ["dml"] * len(commit)}
+        values |= {"commit_date": [to_datetime(ts).date() for ts in commit], "chunk": [0] * len(commit)}
+        columns = [values.get(field.name, [None] * len(commit)) for field in BINLOG.arrow_schema()]
+        rows = pa.Table.from_arrays(list(map(pa.array, columns)), names=BINLOG.column_names())
+        pq.write_table(rows.cast(BINLOG.arrow_schema()), f"{folder}/{n}.parquet")
     return folder
 
 
@@ -112,7 +112,7 @@ def _context(spark: SparkSession, folder: str, way: str) -> StageContext:
 
 
 def _through_the_jvm(ctx: StageContext, payloads: PayloadRange, decoder: Decoder) -> None:
-    """What it would cost if rows came back from the workers, and Spark wrote them."""
+    """The alternative: the workers return the rows to Spark, and Spark writes them."""
     shares = split_into_shares(ctx.paths, payloads, decoder)
     count = len(shares.shares)
 
@@ -148,7 +148,7 @@ def _bare(frame: DataFrame, schema: OneTable, path: str) -> None:
 
 
 def _time(work: object) -> tuple[float, float]:
-    """(seconds by the clock, seconds of CPU of this process and all below it)."""
+    """Run `work`; return (wall-clock seconds, CPU seconds of this process and all its descendants)."""
     began, cpu = time.perf_counter(), _cpu()
     work()  # type: ignore[operator]
     return time.perf_counter() - began, _cpu() - cpu

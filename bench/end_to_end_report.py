@@ -12,12 +12,12 @@ from window_process import Cost, Run
 
 @dataclass(frozen=True)
 class Measured:
-    """One load. `rows`: row changes; `lake`: bytes the load brought to each table; `load_us`: CPU us that writing a
-    transaction took; `wrong`: differences found.
+    """Results of one load. `rows`: row changes; `lake`: bytes that the load added to each table; `load_us`: CPU us to
+    write a transaction; `wrong`: differences between the target and the rows written.
     """
 
     name: str
-    told: str
+    description: str
     way: str
     transactions: int
     rows: int
@@ -32,65 +32,65 @@ class Measured:
 
     @property
     def rate(self) -> float:
-        """Rows a second, plan to checkpoint."""
+        """Rows per second, from plan to checkpoint."""
         return self.rows / self.warm.whole.seconds
 
 
 def print_run(measured: Measured) -> None:
-    """All that one load gave."""
-    print(f"== ({measured.name}) {measured.transactions:,} {measured.told}, {measured.rows:,} rows, way"
+    """Print all results of one load."""
+    print(f"== ({measured.name}) {measured.transactions:,} {measured.description}, {measured.rows:,} rows, way"
           f" {measured.way}; load average {os.getloadavg()[0]:.1f} of {os.cpu_count()} CPUs")  # fmt: skip
     _print_part("cold", measured.cold, measured.cold_rows)
     _print_part("warm", measured.warm, measured.rows)
     floor, whole = measured.floor, measured.warm.whole
     parts = {name: size / measured.payload_bytes for name, size in sorted(measured.lake.items()) if size}
-    print(f"  lake: {sum(parts.values()):.2f} bytes a byte of payload ({measured.payload_bytes / 2**20:.0f} MiB):"
-          f" {_words(parts, '.3f')}")  # fmt: skip
-    print(f"  load: written at {measured.load_us:.0f} us of CPU a transaction, pumps and all")
+    print(f"  lake: {sum(parts.values()):.2f} bytes per byte of payload ({measured.payload_bytes / 2**20:.0f} MiB):"
+          f" {_format_values(parts, '.3f')}")  # fmt: skip
+    print(f"  load: written at {measured.load_us:.0f} us of CPU per transaction, pumps included")
     print(f"  floor: {floor.rows:,} rows in {floor.seconds:.2f} s, {floor.rows / floor.seconds:,.0f} rows/s; server"
           f" {floor.server_cpu:.2f} CPU s, client {floor.client_cpu:.2f}; window / floor"
           f" {whole.seconds / floor.seconds:.1f} of wall, {whole.cpu['mariadb'] / max(floor.server_cpu, 0.01):.1f} of"
           f" the server's CPU")  # fmt: skip
-    print(f"  target: {'; '.join(measured.wrong) or 'shows every row as it was written'}", flush=True)
+    print(f"  target: {'; '.join(measured.wrong) or 'holds every row as it was written'}", flush=True)
 
 
 def _print_part(name: str, run: Run, rows: int) -> None:
     whole = run.whole
     total = sum(whole.cpu.values())
     print(f"  {name}: {rows:,} rows in {whole.seconds:.2f} s of wall = {rows / whole.seconds:,.0f} rows/s;"
-          f" {total:.2f} CPU s = {total / rows * 1e6:.1f} us a row; {run.windows} windows, {run.jobs} Spark jobs,"
-          f" {'a JVM' if 'jvm' in run.peak else 'no JVM'}; peak MiB {_words(run.peak, '.0f')}; written MiB"
-          f" {_words(run.written, '.0f')}")  # fmt: skip
+          f" {total:.2f} CPU s = {total / rows * 1e6:.1f} us per row; {run.windows} windows, {run.jobs} Spark jobs,"
+          f" {'a JVM' if 'jvm' in run.peak else 'no JVM'}; peak MiB {_format_values(run.peak, '.0f')}; written MiB"
+          f" {_format_values(run.written, '.0f')}")  # fmt: skip
     names = [process for process, used in whole.cpu.items() if used >= 0.005]
-    print(f"    {'CPU us a row':<14}{'wall s':>8}{'calls':>6}" + "".join(f"{process:>10}" for process in names))
+    print(f"    {'CPU us/row':<14}{'wall s':>8}{'calls':>6}" + "".join(f"{process:>10}" for process in names))
     for stage, cost in [*run.stages.items(), ("all", whole)]:
         print(f"    {stage:<14}{cost.seconds:>8.2f}{cost.calls:>6}" + _columns(cost, names, rows))
     if run.overlap:
-        print("    (stages ran side by side: a process's CPU is counted in each of them)")
+        print("    (stages ran in parallel: the CPU of a process is counted in each of them)")
 
 
 def _columns(cost: Cost, names: Sequence[str], rows: int) -> str:
     return "".join(f"{cost.cpu.get(name, 0.0) / rows * 1e6:>10.2f}" for name in names)
 
 
-def _words(values: Mapping[str, float], form: str) -> str:
+def _format_values(values: Mapping[str, float], form: str) -> str:
     return ", ".join(f"{name} {value:{form}}" for name, value in values.items())
 
 
 def summary(measured: Sequence[Measured]) -> str:
-    """A line a load, as bench/README.md holds them."""
+    """Return a Markdown table with a row per load, for bench/README.md."""
     heads = ("Load", "rows", "rows/s", "CPU us a row", "pumps", "windows' process", "JVM", "MariaDB", "floor rows/s",
              "wall / floor", "CPU / floor's", "cold CPU s", "peak MiB", "jobs", "lake bytes a byte")  # fmt: skip
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for one in measured:
-        cpu = {name: used / one.rows * 1e6 for name, used in one.warm.whole.cpu.items()}
+    for load in measured:
+        cpu = {name: used / load.rows * 1e6 for name, used in load.warm.whole.cpu.items()}
         pumps = sum(used for name, used in cpu.items() if name.startswith("pump"))
         lines.append(
-            f"| ({one.name}) {one.way} | {one.rows:,} | {one.rate:,.0f} | {sum(cpu.values()):.1f} | {pumps:.1f} |"
+            f"| ({load.name}) {load.way} | {load.rows:,} | {load.rate:,.0f} | {sum(cpu.values()):.1f} | {pumps:.1f} |"
             f" {cpu['windows']:.1f} | {cpu['jvm']:.1f} | {cpu['mariadb']:.1f} |"
-            f" {one.floor.rows / one.floor.seconds:,.0f} | {one.warm.whole.seconds / one.floor.seconds:.1f} |"
-            f" {sum(one.warm.whole.cpu.values()) / (one.floor.server_cpu + one.floor.client_cpu):.1f} |"
-            f" {sum(one.cold.whole.cpu.values()):.1f} | {sum(one.warm.peak.values()):.0f} | {one.warm.jobs} |"
-            f" {sum(one.lake.values()) / one.payload_bytes:.2f} |"
+            f" {load.floor.rows / load.floor.seconds:,.0f} | {load.warm.whole.seconds / load.floor.seconds:.1f} |"
+            f" {sum(load.warm.whole.cpu.values()) / (load.floor.server_cpu + load.floor.client_cpu):.1f} |"
+            f" {sum(load.cold.whole.cpu.values()):.1f} | {sum(load.warm.peak.values()):.0f} | {load.warm.jobs} |"
+            f" {sum(load.lake.values()) / load.payload_bytes:.2f} |"
         )
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Rows of `mutation` for the feed's bench: the tables of bench_decode.py, by what a transaction does to a row."""
+"""Rows of `mutation` for the feed benchmark: the tables of bench_decode.py, in single-row transactions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AVRO = AvroOptions(extension=True)
 
 @dataclass(frozen=True)
 class Rows:
-    """`batches` of row changes of `table`, as encode takes them."""
+    """`batches` of row changes of `table`, in the form that encode reads."""
 
     name: str
     table: TableDef
@@ -33,7 +33,7 @@ class Rows:
         return sum(batch.num_rows for batch in self.batches)
 
     def encoder(self, topic: str = "{schema}.{table}", options: Options = AVRO) -> MessageEncoder:
-        """A new one, as of a new window."""
+        """Return a new encoder, as a new window has."""
         definitions = WindowDefinitions(_One(self.table), ())
         topics = Topics([Dispatcher(("*.*",), topic)])
         return MessageEncoder(definitions, Segments(0, 1 << 62, ()), topics, format_of(options))
@@ -44,13 +44,13 @@ class _One:
     table: TableDef
 
     def find(self, db: str, table: str) -> TableDef | None:
-        """The one there is."""
+        """Return the table if its name matches."""
         return self.table if (db, table) == (self.table.db, self.table.name) else None
 
 
 def loads() -> list[Rows]:
-    """Of each shape of table, single-row transactions."""
-    found = []
+    """Return single-row transactions for each table shape."""
+    loads = []
     for name, columns in SHAPES.items():
         word = name.split()[0]
         table = table_of(columns)
@@ -59,5 +59,5 @@ def loads() -> list[Rows]:
         for commit_ts, start_ts, payload in load:
             batch.add(payload, commit_ts, start_ts, OneTable(table))
         rows = pa.Table.from_batches(list(batch.batches())).combine_chunks()
-        found.append(Rows(name, table, rows.to_batches(max_chunksize=BATCH)))
-    return found
+        loads.append(Rows(name, table, rows.to_batches(max_chunksize=BATCH)))
+    return loads

@@ -1,5 +1,4 @@
-"""The feeder whole: from a server's log to commits on a pump, with the placement driver and the pump in processes of
-their own."""
+"""The whole feeder: from a server's binary log to commits on a pump, with placement driver and pump as processes."""
 
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ _WRITER = Path(__file__).with_name("paced_writer.py")
 
 @dataclass(frozen=True)
 class Whole:
-    """What the feeder's process took: CPU seconds, and seconds by the clock."""
+    """Cost of the feeder's process: CPU seconds and wall-clock seconds."""
 
     cpu_s: float
     wall_s: float
 
 
 def publish_all(server: MariaDb, write: Callable[[], None]) -> Whole:
-    """Feed what `write` commits at `server`; the log is read from before it, once it is written."""
+    """Let `write` commit at `server`, then measure a feeder that reads the log from before these commits to the end."""
     with _cluster(server) as settings:
         with running(settings, lambda source: source["state"] == "reading"):
             pass
@@ -51,8 +50,10 @@ def publish_all(server: MariaDb, write: Callable[[], None]) -> Whole:
 
 
 def lags_of_paced_load(server: MariaDb, rate: int, seconds: float) -> list[float]:
-    """How many seconds ago the oldest transaction was sent to `server` that no pump has, sampled while `rate`
-    transactions a second are committed there."""
+    """Sample the feeder's lag while `rate` transactions per second are committed at `server`.
+
+    A lag is the age in seconds of the oldest transaction that was sent to `server` and is not yet on a pump.
+    """
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL sync_binlog = 0, innodb_flush_log_at_trx_commit = 0")
         cursor.execute("CREATE DATABASE paced")
@@ -67,18 +68,18 @@ def lags_of_paced_load(server: MariaDb, rate: int, seconds: float) -> list[float
             assert writer.stdout is not None
             sent = [(int(number), float(at)) for number, at in map(str.split, writer.stdout)]
     numbers = [number for number, _ in sent]
-    found = []
+    lags = []
     for at, published in samples:
-        chunk = bisect.bisect_right(numbers, published)  # the first one that is not published whole
+        chunk = bisect.bisect_right(numbers, published)  # the first chunk that is not completely published
         if chunk < len(sent):
-            found.append(max(0.0, at - sent[chunk][1]))
+            lags.append(max(0.0, at - sent[chunk][1]))
     assert numbers[-1] >= rate * seconds
-    return found
+    return lags
 
 
 @contextmanager
 def _cluster(server: MariaDb) -> Iterator[FeederFile]:
-    """The placement driver and a pump; the settings of a feeder that reads `server` from its present end."""
+    """Run a placement driver and a pump; yield settings of a feeder that reads `server`, starting at the present."""
     with tempfile.TemporaryDirectory(prefix="binlake-bench-feeder-") as name, ExitStack() as stack:
         folder = Path(name)
         pd, pump, status = (f"{HOST}:{port}" for port in free_ports(3))
@@ -100,13 +101,13 @@ def _cluster(server: MariaDb) -> Iterator[FeederFile]:
 
 @contextmanager
 def running(settings: FeederFile, reached: Callable[[dict[str, object]], bool]) -> Iterator[Feeder]:
-    """A feeder whose source is where `reached` wants it."""
+    """Run a feeder; the body starts when `reached` is true for its source's status."""
     feeder = Feeder(settings)
     thread = threading.Thread(target=feeder.run)
     thread.start()
     deadline = time.monotonic() + _WAIT_S
     while not any(map(reached, _sources(settings))):
-        assert time.monotonic() < deadline, "the feeder does not get there"
+        assert time.monotonic() < deadline, f"the feeder did not reach the expected status within {_WAIT_S:.0f} s"
         time.sleep(0.05)
     yield feeder
     feeder.stop()
@@ -115,12 +116,12 @@ def running(settings: FeederFile, reached: Callable[[dict[str, object]], bool]) 
 
 def _sources(settings: FeederFile) -> list[dict[str, object]]:
     try:
-        # Without verify=False each call reads the system's certificates: 20 ms of CPU.
+        # Without verify=False each call reads the system's certificates, which takes 20 ms of CPU.
         answer = httpx.get(f"http://{settings.status_addr}{STATUS_PATH}", trust_env=False, verify=False)
     except httpx.HTTPError:
         return []
-    found: list[dict[str, object]] = answer.json()["sources"]
-    return found
+    sources: list[dict[str, object]] = answer.json()["sources"]
+    return sources
 
 
 def _child(folder: Path, name: str, words: tuple[str, ...], mark: str) -> Child:

@@ -1,9 +1,9 @@
-"""Where the stages of a window spend their CPU: py-spy samples the process, native frames too, and each stage gets a
-flame graph (STAGE.svg), the stacks under it (STAGE.folded, a line a stack with its samples) and its first frames.
+"""Profiles the CPU of a window's stages: py-spy samples the process, including native frames. Each stage gets a flame
+graph (STAGE.svg), its stacks (STAGE.folded, a line per stack with its number of samples) and a list of its top frames.
 
-A stack belongs to the stage whose module stands in it; those of threads that a stage started hold none and go to
-`threads`. Whoever waits is left out, and the bench's own meter. Threads that are not Python's (Arrow's and delta-rs's
-own) are not seen: a stage's CPU is more than its samples.
+A stack belongs to the stage whose module occurs in it. Stacks of threads that a stage started contain no such module;
+they are collected as `threads`. Waiting threads and the benchmark's own meter are left out. py-spy does not see threads
+that are not Python's (those of Arrow and delta-rs), so a stage uses more CPU than its samples show.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RATE = 200
 FIRST_FRAMES = 3
 _STAGE = re.compile(r"run \(.*?spark_jobs/(\w+)/stage\.py")
 _PLACE = re.compile(r" \((.*?)(:\d+)?\)$")
-# py-spy takes a thread for busy that has just begun to wait, or was woken and has no core yet.
+# py-spy reports a thread as busy if it has just begun to wait, or was woken but has not been scheduled yet.
 _WAITS = re.compile(
     r"^(syscall|poll|epoll_wait|select|recv|accept4?|pthread_cond_\w+|PyThread_acquire_lock_timed) \(lib[cp]"
 )
@@ -37,21 +37,24 @@ Stacks = Counter[tuple[str, ...]]
 
 @contextmanager
 def sample_stacks(folder: str | bool) -> Iterator[None]:
-    """Sample this process meanwhile into `folder`; nothing without one. Raises SystemExit where py-spy may not."""
+    """Sample this process into `folder` during the body; do nothing without a folder.
+
+    Raises SystemExit if py-spy is missing or not permitted to trace this process.
+    """
     if not folder:
         yield
         return
-    place = Path(str(folder))
-    place.mkdir(parents=True, exist_ok=True)
-    raw = place / "all.folded"
+    out = Path(str(folder))
+    out.mkdir(parents=True, exist_ok=True)
+    raw = out / "all.folded"
     words = ["record", "--pid", str(os.getpid()), "--rate", str(RATE), "--native", "--threads", "--format", "raw"]
     sampler = subprocess.Popen([_program(), *words, "--output", str(raw)], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)  # fmt: skip
     assert sampler.stdout is not None
     first = sampler.stdout.readline()
     if "Sampling" not in first:
-        raise SystemExit(f"py-spy does not sample: {first}{sampler.stdout.read()} (ptrace must be allowed: root, or"
-                         f" kernel.yama.ptrace_scope = 0)")  # fmt: skip
+        raise SystemExit(f"py-spy cannot sample this process: {first}{sampler.stdout.read()} (it needs ptrace: run as"
+                         f" root, or set kernel.yama.ptrace_scope = 0)")  # fmt: skip
     try:
         yield
     finally:
@@ -59,21 +62,21 @@ def sample_stacks(folder: str | bool) -> Iterator[None]:
         sampler.communicate()
     for stage, stacks in split_by_stage(raw.read_text(encoding="utf-8")).items():
         text = "".join(f"{';'.join(stack)} {count}\n" for stack, count in stacks.items())
-        (place / f"{stage}.folded").write_text(text, encoding="utf-8")
-        (place / f"{stage}.svg").write_text(draw_picture(stage, stacks), encoding="utf-8")
-    (place / "first.md").write_text(format_table(place), encoding="utf-8")
+        (out / f"{stage}.folded").write_text(text, encoding="utf-8")
+        (out / f"{stage}.svg").write_text(draw_picture(stage, stacks), encoding="utf-8")
+    (out / "first.md").write_text(format_table(out), encoding="utf-8")
 
 
 def _program() -> str:
     path = shutil.which(SAMPLER, path=str(Path(sys.executable).parent))
     if path is None:
-        raise SystemExit("py-spy is not installed beside this Python: run `make setup`")
+        raise SystemExit("py-spy is not installed next to this Python: run `make setup`")
     return path
 
 
 def split_by_stage(text: str) -> dict[str, Stacks]:
-    """The stacks of py-spy's `raw` format by stage, from the stage's own frame up; without paths of this machine."""
-    found: dict[str, Stacks] = defaultdict(Counter)
+    """Parse py-spy's `raw` format into stacks by stage, from the stage's frame up, without paths of this machine."""
+    by_stage: dict[str, Stacks] = defaultdict(Counter)
     for line in text.splitlines():
         words, _, count = line.rpartition(" ")
         frames = words.split(";")
@@ -81,28 +84,27 @@ def split_by_stage(text: str) -> dict[str, Stacks]:
             frames.pop()
         if _WAITS.match(frames[-1]) or any(frame.startswith("Meter.") for frame in frames):
             continue
-        stages = [(place, match[1]) for place, frame in enumerate(frames) if (match := _STAGE.match(frame))]
-        place, stage = stages[-1] if stages else (0, "threads")
-        found[stage][tuple(_shorten_frame(frame) for frame in frames[place:] if not _ADDRESS.match(frame))] += int(
-            count
-        )
-    return dict(found)
+        stages = [(depth, match[1]) for depth, frame in enumerate(frames) if (match := _STAGE.match(frame))]
+        depth, stage = stages[-1] if stages else (0, "threads")
+        stack = tuple(_shorten_frame(frame) for frame in frames[depth:] if not _ADDRESS.match(frame))
+        by_stage[stage][stack] += int(count)
+    return dict(by_stage)
 
 
 def _shorten_frame(frame: str) -> str:
-    """`frame` without the number of a thread or the line of a function: stacks that differ by no more are one."""
+    """Remove the number of a thread or the line number of a function, so that such stacks are counted as one."""
     if frame.startswith("thread ("):
         return "thread " + re.sub(r"[\d_-]+$", "", frame.partition(": ")[2])
     return _PLACE.sub(lambda match: f" ({_short(match[1])})", frame)
 
 
 def _short(place: str) -> str:
-    """The file without the folders above this checkout's; of a library, its name."""
+    """Shorten a path: relative to the checkout or to site-packages; of a native library only its name."""
     return re.sub(r"\.cpython[^/]*|\.abi3|\.so[.\d]*", "", place.rpartition("site-packages/")[2])
 
 
 def first_frames(stacks: Stacks) -> list[tuple[str, float]]:
-    """The first places of the project's own code, each with the native frame that most of its time goes to; shares."""
+    """Return the top frames of Binlake's code, each with the native frame that takes most of its time, and shares."""
     total, own, leaves = sum(stacks.values()), Counter[str](), defaultdict[str, Counter[str]](Counter)
     for stack, count in stacks.items():
         ours = next((frame for frame in reversed(stack) if is_ours(frame)), stack[0])
@@ -117,24 +119,24 @@ def _pair(frame: str, leaf: str) -> str:
 
 
 def _strip_brackets(frame: str) -> str:
-    """A name of C++ without what stands in angle or round brackets, and its last two parts."""
-    name, space, place = frame.rpartition(" (")
+    """Shorten a C++ name: remove all text in brackets and keep the last two parts."""
+    name, space, file = frame.rpartition(" (")
     if "::" not in name:
         return frame
     while (shorter := re.sub(r"<[^<>]*>|\([^()]*\)|\{[^{}]*\}", "", name)) != name:
         name = shorter
-    return "::".join([part for part in name.split("::") if part][-2:]) + space + place
+    return "::".join([part for part in name.split("::") if part][-2:]) + space + file
 
 
 def is_ours(frame: str) -> bool:
-    """Whether a function of this checkout is shown."""
+    """True for a function of this checkout."""
     return bool(re.search(r"\((binlake|spark_jobs|pump_service)/", frame))
 
 
 def format_table(folder: Path) -> str:
-    """The first frames of each stage of `folder`, as Markdown."""
+    """Return the top frames of each stage of `folder` as a Markdown table."""
     lines = ["| Stage | samples | first frames, share of the stage's samples |", "|---|---|---|"]
-    for file in sorted(folder.glob("*.folded"), key=lambda one: one.stat().st_mtime):
+    for file in sorted(folder.glob("*.folded"), key=lambda path: path.stat().st_mtime):
         if file.stem == "all":
             continue
         stacks = fold_text(file.read_text(encoding="utf-8"))
@@ -144,7 +146,7 @@ def format_table(folder: Path) -> str:
 
 
 def fold_text(text: str) -> Stacks:
-    """What a STAGE.folded holds."""
+    """Parse the text of a STAGE.folded file."""
     stacks: Stacks = Counter()
     for line in text.splitlines():
         words, _, count = line.rpartition(" ")
@@ -159,7 +161,7 @@ class _Node:
 
 
 def draw_picture(name: str, stacks: Mapping[tuple[str, ...], int]) -> str:
-    """The flame graph as SVG: a frame is as wide as its samples; a pointer over it shows its name."""
+    """Draw the flame graph as SVG: a frame's width is its number of samples; hovering over it shows its name."""
     root, deepest = _Node(), 1
     for stack, count in stacks.items():
         node, deepest = root, max(deepest, len(stack) + 1)

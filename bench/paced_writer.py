@@ -1,6 +1,6 @@
-"""Commits single-row transactions at a rate: `HOST PORT RATE SECONDS`; a line `NUMBER TIME` behind each chunk.
+"""Commits single-row transactions at a rate: `HOST PORT RATE SECONDS`; prints a line `NUMBER TIME` after each chunk.
 
-TIME is the clock's when the chunk's first transaction was sent: what is measured from it is never too short.
+TIME is the time at which the chunk's first transaction was sent, so a lag measured from it is never too short.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CHUNKS_A_SECOND = 100
 
 
 def main(host: str, port: str, rate: str, seconds: str) -> None:
-    """Write until the time is over; behind schedule it goes on without a pause."""
+    """Write for `seconds`. If the server is too slow for the rate, write without pauses."""
     link = pymysql.connect(
         host=host, port=int(port), user="root", autocommit=True, ssl_disabled=True, client_flag=CLIENT.MULTI_STATEMENTS
     )

@@ -1,8 +1,8 @@
-"""The load of bench_pump.py and bench_end_to_end.py: unary gRPC calls over one connection, below 10 us of CPU a call.
+"""The load of bench_pump.py and bench_end_to_end.py: unary gRPC calls over one connection, below 10 us of CPU per call.
 
-It writes HTTP/2 frames itself and reads no more of an answer than its status, so that the server is what is measured.
-`run_apart` runs it, or its floor, in its own process: beside the heap of a test run the pauses of its garbage collector
-would count as the server's.
+It writes HTTP/2 frames itself and reads only the status of each answer, so that the server dominates the measurement.
+`run_apart` runs it, or its floor, in a separate process: with the large heap of a test run, pauses of the garbage
+collector would be counted as the server's time.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from binlake.wire.pump_pb2 import WriteBinlogReq
 _OK = encode([(b"grpc-status", b"0")])
 _HEADER = frames.HEADER
 _SPAWN = multiprocessing.get_context("spawn")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a run gave: calls, seconds, and the latency of each call in seconds, sorted."""
+    """Result of a run: number of calls, seconds, and the latency of each call in seconds, sorted."""
 
     calls: int
     seconds: float
@@ -45,16 +45,16 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Calls a second."""
+        """Calls per second."""
         return self.calls / self.seconds
 
     def percentile(self, share: float) -> float:
-        """Milliseconds."""
+        """Return the latency in milliseconds below which the given share of calls lies."""
         return self.latencies[min(len(self.latencies) - 1, int(share * len(self.latencies)))] * 1000
 
 
 def measure_appends(path: Path, size: int, seconds: float) -> Load:
-    """The floor of a write: appends of `size` bytes to a file, each made durable before the next."""
+    """Measure the floor of a write: append `size` bytes to a file, each made durable before the next."""
     data, took = os.urandom(size), list[float]()
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     began = now = time.perf_counter()
@@ -67,14 +67,14 @@ def measure_appends(path: Path, size: int, seconds: float) -> Load:
     return Load(len(took), now - began, sorted(took))
 
 
-def run_apart(work: Callable[..., Found], *arguments: object) -> Found:
-    """`work(*arguments)` in a process of its own, without its collector."""
+def run_apart(work: Callable[..., Result], *arguments: object) -> Result:
+    """Run `work(*arguments)` in a separate process without garbage collection; return its result."""
     parent, child = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_report, args=(child, work, arguments))
     process.start()
     child.close()
     try:
-        return parent.recv()  # type: ignore[no-any-return]  # what `work` gave
+        return parent.recv()  # type: ignore[no-any-return]  # the result of `work`
     finally:
         process.join()
 
@@ -87,13 +87,13 @@ def _report(
 
 
 def write(address: str, path: str, cluster_id: int, writers: int, size: int, start: int, seconds: float) -> Load:
-    """Load by writers of P and C with some `size` bytes; their timestamps begin at `start`, two for each two calls."""
+    """Run a load of P and C of about `size` bytes each; timestamps begin at `start`, one per call."""
     clock = itertools.count(start)
     return run(address, path, [_requests(clock, cluster_id, size) for _ in range(writers)], seconds)
 
 
 def _requests(clock: Iterator[int], cluster_id: int, size: int) -> Iterator[bytes]:
-    """P and C of one writer; a commit_ts is fetched after the ack of its P."""
+    """Yield P and C of one writer in turn; a commit_ts is taken after the answer to its P."""
     value = os.urandom(max(0, size - 50))
     while True:
         prewrite = build.prewrite(next(clock), b"t\x80\x00\x00\x00\x00\x00\x00\x2d_r", value)
@@ -103,7 +103,7 @@ def _requests(clock: Iterator[int], cluster_id: int, size: int) -> Iterator[byte
 
 
 def run(address: str, path: str, writers: Sequence[Iterator[bytes]], seconds: float) -> Load:
-    """Each writer sends the next message of its iterator when the one before is answered, and ends after a pair."""
+    """Each writer sends its next message when the previous one is answered, and stops after a complete pair."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port))) as wire:
         wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -174,7 +174,7 @@ class _Run:
 
 
 class Bulk:
-    """One connection to a pump for blocks of calls of one width; numpy frames them, a call costs about 4 us of CPU."""
+    """One connection to a pump for blocks of equally long calls; numpy frames them. A call costs about 4 us of CPU."""
 
     def __init__(self, address: str, path: str) -> None:
         host, _, port = address.rpartition(":")
@@ -196,14 +196,14 @@ class Bulk:
         calls[:, : len(fixed)] = fixed
         calls[:, len(fixed) :] = messages
         ids = np.arange(self._next_id, self._next_id + 2 * count, 2).astype(">u4").view(np.uint8).reshape(count, 4)
-        for place in (5, len(head) + 5):
-            calls[:, place : place + 4] = ids
+        for offset in (5, len(head) + 5):
+            calls[:, offset : offset + 4] = ids
         self._next_id += 2 * count
         self._waiting += count
         self._wire.sendall(calls.data)
 
     def wait(self) -> None:
-        """Return when every call is answered. Raises SystemExit when one failed."""
+        """Return when every call is answered. Raises SystemExit if one failed."""
         while self._waiting:
             data = self._wire.recv(1 << 20)
             if not data:
@@ -215,14 +215,14 @@ class Bulk:
         self._waiting -= 1
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._wire.close()
 
 
 def take_frames(data: bytes, answered: Callable[[int, bytes], None], reply: Callable[[bytes], object]) -> bytes:
-    """Take whole frames off `data`: (stream, headers) of each end goes to `answered`. The rest of `data`.
+    """Consume the complete frames of `data` and return the rest; call `answered(stream, headers)` per finished call.
 
-    Raises SystemExit when the server ends a stream or the connection.
+    Raises SystemExit if the server resets a stream or closes the connection.
     """
     at, size = 0, len(data)
     while size - at >= 9:
@@ -243,7 +243,7 @@ def take_frames(data: bytes, answered: Callable[[int, bytes], None], reply: Call
 
 
 def require_ok(block: bytes) -> None:
-    """Raises SystemExit for trailers that tell an error."""
-    # grpcio writes its trailers in another form of the same; an error has a text and is longer than both.
+    """Raises SystemExit if the trailers report an error."""
+    # grpcio encodes the same trailers differently; an error also has a message and is longer than both encodings.
     if block != _OK and len(block) > 32:
         raise SystemExit(f"a call failed: {block!r}")

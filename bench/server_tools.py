@@ -1,4 +1,4 @@
-"""Programs of the servers' own client packages, for floors: the system's, else unpacked into `.local`."""
+"""Client programs of MariaDB, used to measure floors: those of the system, or else a package unpacked into `.local`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _ROOT = LOCAL / "mariadb-client"
 
 @dataclass(frozen=True)
 class Taken:
-    """CPU seconds of a program, and seconds by the clock."""
+    """CPU seconds and wall-clock seconds of a program."""
 
     cpu_s: float
     wall_s: float
 
 
 def client_program(name: str) -> Path:
-    """`mariadb-binlog`, `mariadb-dump` and the like. Raises SetupError."""
+    """Return the path of `mariadb-binlog`, `mariadb-dump` or another client program. Raises SetupError."""
     unpacked = _ROOT / "usr/bin" / name
 
     def look() -> Path | None:
@@ -38,7 +38,7 @@ def client_program(name: str) -> Path:
 
 
 def run_client(words: Sequence[str], folder: Path) -> Taken:
-    """Run a client program with its output to /dev/null; `folder`: where it runs."""
+    """Run a client program in `folder` with its output to /dev/null."""
     program = client_program(words[0])
     env = {**os.environ, "LD_LIBRARY_PATH": debian.library_path(_ROOT)}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

@@ -1,7 +1,7 @@
 """Memory of a pump under load: `python bench/soak_memory.py [SECONDS] [ROUND_S]`; an hour of rounds by default.
 
-Each round writes for a second at full speed by 64 writers and pulls what it wrote; RSS is printed once a minute. The
-last line compares the last quarter with the second: the first one still fills the caches.
+In each round 64 writers write for a second at full speed, then the round pulls what they wrote. RSS is printed once a
+minute. The last line compares the last quarter of the run with the second one; in the first, the caches still fill.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(seconds: float, round_s: float) -> None:
         _Pump(Path(name)) as pump,
     ):
         began, start, pulled, written = time.monotonic(), FIRST_TS, 0, 0
-        rss, told = list[int](), 0.0
+        rss, printed_at = list[int](), 0.0
         reader = PumpReader(pump.address, CLUSTER_ID)
         while (now := time.monotonic() - began) < seconds:
             load = _run_load(pump.address, WRITE, _WRITERS, _SIZE, start, 1.0)
@@ -36,8 +36,8 @@ def main(seconds: float, round_s: float) -> None:
             pulled += sum(1 for _ in reader.pull(start - 1, until))
             start += 2 * load.calls + 2 * _WRITERS
             rss.append(pump.rss() >> 20)
-            if now - told >= 60 or len(rss) == 1:
-                told = now
+            if now - printed_at >= 60 or len(rss) == 1:
+                printed_at = now
                 print(f"{now:>6.0f} s {written:>12,} writes {pulled:>12,} pulled, RSS {rss[-1]:>4} MiB", flush=True)
             time.sleep(max(0.0, round_s - (time.monotonic() - began - now)))
     quarter = max(1, len(rss) // 4)
@@ -46,5 +46,5 @@ def main(seconds: float, round_s: float) -> None:
 
 
 if __name__ == "__main__":
-    given = [float(one) for one in sys.argv[1:]]
-    main(given[0] if given else 3600.0, given[1] if len(given) > 1 else 10.0)
+    arguments = [float(argument) for argument in sys.argv[1:]]
+    main(arguments[0] if arguments else 3600.0, arguments[1] if len(arguments) > 1 else 10.0)

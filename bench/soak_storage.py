@@ -1,8 +1,8 @@
 """The pump's storage at scale: `python bench/soak_storage.py [BINLOGS]` (default 5,000,000; some minutes and GB).
 
-A first process stores that many P and C behind one P that never ends (the worst case for a start), one transaction of
-200 MiB, and is killed. A second one starts on what is left. Printed: start-up seconds, records read by it, whether the
-watermark is right, and resident memory along the way.
+A first process stores that many P and C after one P that never commits (the worst case for a start), then one
+transaction of 200 MiB, and exits without closing the storage. A second process starts from these files. Printed: the
+seconds of that start, whether the watermark is right, how many transactions a pull returns, and resident memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(binlogs: int) -> None:
 
 
 def write(directory: Path, binlogs: int) -> None:
-    """The first process; ends without a close."""
+    """The first process; it exits without closing the storage."""
     storage = Storage(directory)
     print_memory("empty")
     free = threading.Semaphore(_IN_FLIGHT)
@@ -62,7 +62,7 @@ def write(directory: Path, binlogs: int) -> None:
             print_memory(f"{2 * number:,} binlogs")
     while storage.index_lag or storage.count_unmatched()[0] > 1:
         time.sleep(0.05)
-    time.sleep(1.5)  # one more binlog after a second, so that the head moves: as any fake does
+    time.sleep(1.5)  # a binlog more than a second later moves the head, as any fake binlog does
     submit(build.fake(START + 2 * binlogs + 8).SerializeToString())
     time.sleep(1.5)
     submit(build.fake(START + 2 * binlogs + 9).SerializeToString())
@@ -74,7 +74,7 @@ def write(directory: Path, binlogs: int) -> None:
 
 
 def _huge(start_ts: int) -> bytes:
-    """A P of 200 MiB; the peak of the memory is measured from here on."""
+    """Return a P of 200 MiB, and reset the memory peak, which is measured from here on."""
     small = build.prewrite(start_ts, b"huge", b"h").SerializeToString()
     at = small.index(b"\x2a\x01h")
     length = b"\x2a\x80\x80\x80\x64"  # 200 << 20 as a varint
@@ -84,7 +84,7 @@ def _huge(start_ts: int) -> bytes:
 
 
 def start(directory: Path, binlogs: int) -> None:
-    """The second process: what a start costs, and that nothing is missing."""
+    """The second process: measure the start and check that no transaction is missing."""
     begun = time.perf_counter()
     storage = Storage(directory)
     took = time.perf_counter() - begun
@@ -110,7 +110,7 @@ def start(directory: Path, binlogs: int) -> None:
 
 
 def print_memory(what: str) -> None:
-    """Resident memory now and its peak."""
+    """Print the current and the peak resident memory."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
     now, peak = (int(status[key].split()[0]) // 1024 for key in ("VmRSS", "VmHWM"))
     print(f"  {what:<40} RSS {now:>5} MiB, peak {peak:>5} MiB", flush=True)

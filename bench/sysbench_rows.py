@@ -1,8 +1,8 @@
-"""Tables of sysbench's shape and transactions on them, as blocks of numpy columns: what bench_end_to_end.py writes.
+"""The loads of bench_end_to_end.py: tables of sysbench's shape and transactions on them, as blocks of numpy columns.
 
-A table is (id bigint key, k int, c varchar(120), pad varchar(60)). A transaction does each role of its load once; role
-r of transaction n falls on table (n + r) mod tables. Texts are windows of one pool, kept as offsets into it. Numbers
-lie where their varints take four bytes, so that all transactions of a load have one width.
+A table is (id bigint key, k int, c varchar(120), pad varchar(60)). A transaction performs each role of its load once;
+role r of transaction n acts on table (n + r) mod tables. Texts are slices of one pool, stored as offsets into it.
+Numbers are in the range whose varints take four bytes, so all transactions of a load have the same size.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Numbers = np.ndarray
 
 @dataclass(frozen=True)
 class Role:
-    """One thing that a transaction does to one row. `op`: insert, update, or replace (DELETE, then INSERT of the key).
+    """An operation of a transaction on one row. `op`: insert, update, or replace (DELETE, then INSERT of the same key).
 
-    `sets`: columns that get a new value; an inserted row gets all.
+    `sets`: the columns that an update gives a new value; an inserted row gets new values in all columns.
     """
 
     op: str
@@ -33,16 +33,16 @@ class Role:
 
     @property
     def changes(self) -> int:
-        """Row changes it writes."""
+        """Number of row changes that the operation writes."""
         return 2 if self.op == "replace" else 1
 
 
 @dataclass(frozen=True)
 class Load:
-    """`tables` tables; `rows` of each are there before; then `transactions` that do `roles`."""
+    """`tables` tables with `rows` initial rows each, then `transactions` transactions that perform `roles`."""
 
     name: str
-    told: str
+    description: str
     tables: int
     rows: int
     transactions: int
@@ -50,16 +50,16 @@ class Load:
 
     @property
     def changes(self) -> int:
-        """Row changes of a transaction."""
+        """Row changes per transaction."""
         return sum(role.changes for role in self.roles)
 
     def scaled(self, scale: float) -> Load:
-        """Times as many transactions; hot rows stay as many."""
+        """Return this load with `scale` times as many transactions; the number of hot rows stays the same."""
         rows = self.rows if len(self.roles) == 1 else int(self.rows * scale)
         return replace(self, transactions=int(self.transactions * scale), rows=rows)
 
     def setup(self) -> tuple[Role, ...]:
-        """Roles of the transactions that make the rows of before: one row in each table."""
+        """Return the roles of the transactions that insert the initial rows: one row in each table."""
         return (Role("insert"),) * self.tables
 
 
@@ -73,7 +73,7 @@ LOADS = {
 
 
 class Image(NamedTuple):
-    """Values of many rows: `c` and `pad` are offsets into the pool."""
+    """Values of many rows; `c` and `pad` are offsets into the pool."""
 
     id: Numbers
     k: Numbers
@@ -82,7 +82,7 @@ class Image(NamedTuple):
 
 
 class Table:
-    """The rows of a table, by number; row n has id FIRST_NUMBER + n and is there once it was inserted."""
+    """The rows of a table by number: row n has id FIRST_NUMBER + n."""
 
     def __init__(self, random: np.random.Generator) -> None:
         self._random = random
@@ -90,7 +90,7 @@ class Table:
         self._values = {name: np.zeros(1024, np.int32) for name in Image._fields[1:]}
 
     def insert(self, count: int) -> Image:
-        """`count` new rows."""
+        """Insert `count` new rows and return their values."""
         numbers = np.arange(self.count, self.count + count)
         self.count += count
         for name, values in self._values.items():
@@ -100,9 +100,9 @@ class Table:
         return self._image(numbers)
 
     def change(self, numbers: Numbers, sets: dict[str, Numbers]) -> tuple[Image, Image]:
-        """Rows `numbers` (any of them more than once) changed one after the other: (before, after) of each change.
+        """Change rows `numbers` in order (a row may occur more than once); return (before, after) of each change.
 
-        `sets`: for each column, which of the changes give it a new value.
+        `sets`: for each column, a mask of the changes that give it a new value.
         """
         pairs = {name: self._chain(name, numbers, mask) for name, mask in sets.items()}
         ids = FIRST_NUMBER + numbers
@@ -132,12 +132,12 @@ class Table:
         return Image(FIRST_NUMBER + numbers, *(self._values[name][numbers] for name in Image._fields[1:]))
 
     def rows(self) -> Image:
-        """All rows as they are now."""
+        """Return the current values of all rows."""
         return self._image(np.arange(self.count))
 
 
 class Writer:
-    """The transactions of a load by seed; `tables` hold what a consumer must show after those taken so far."""
+    """Generates the transactions of a load from a seed; `tables` hold the rows expected after those generated."""
 
     def __init__(self, load: Load, seed: int = 1) -> None:
         self._random = np.random.default_rng(seed)
@@ -148,65 +148,67 @@ class Writer:
         self._views = {"c": windows(self._pool, C_BYTES), "pad": windows(self._pool, PAD_BYTES)}
 
     def block(self, roles: tuple[Role, ...], first: int, count: int) -> list[list[Image]]:
-        """Transactions number `first` to `first + count`: of each role the images it writes, a row a transaction."""
+        """Generate `count` transactions from number `first`: by role, its row images, one row per transaction."""
         numbers = np.arange(first, first + count)
-        by_table = [self._on_table(place, table, roles, numbers) for place, table in enumerate(self.tables)]
-        found = []
+        by_table = [self._on_table(position, table, roles, numbers) for position, table in enumerate(self.tables)]
+        images = []
         for number, role in enumerate(roles):
             at = (numbers + number) % len(self.tables)
             halves = range(1) if role.op == "insert" else range(2)
-            found.append([_picked([by_table[t][number][half] for t in range(len(self.tables))], at) for half in halves])
-        return found
+            images.append([_pick([by_table[t][number][half] for t in range(len(self.tables))], at) for half in halves])
+        return images
 
     def text(self, name: str, offsets: Numbers) -> np.ndarray:
-        """The texts of column `name` as rows of bytes."""
+        """Return the texts of column `name` as rows of bytes."""
         texts: np.ndarray = self._views[name][offsets]
         return texts
 
     def lines(self, table: int) -> Iterator[tuple[int, int, str, str]]:
-        """The rows of `table` as they must be at the target."""
+        """Yield the rows of `table` that the target must hold."""
         pool, rows = self._pool.tobytes().decode(), self.tables[table].rows()
         for row_id, k, c, pad in zip(*(column.tolist() for column in rows), strict=True):
             yield row_id, k, pool[c : c + C_BYTES], pool[pad : pad + PAD_BYTES]
 
-    def _on_table(self, place: int, table: Table, roles: tuple[Role, ...], numbers: Numbers) -> list[tuple[Image, ...]]:
-        """Of each role the images that `table` has for every transaction: those of others' are left zero."""
+    def _on_table(
+        self, position: int, table: Table, roles: tuple[Role, ...], numbers: Numbers
+    ) -> list[tuple[Image, ...]]:
+        """Return for each role the images in `table`, a row per transaction; zero where it acts on another table."""
         count = len(numbers)
-        own = (place - numbers) % len(self.tables)
-        found: list[tuple[Image, ...]] = [()] * len(roles)
+        own = (position - numbers) % len(self.tables)
+        by_role: list[tuple[Image, ...]] = [()] * len(roles)
         older = [number for number, role in enumerate(roles) if role.op != "insert"]
         known = table.count
         for number in (number for number in range(len(roles)) if number not in older):
             mine = own == number % len(self.tables)
-            found[number] = (_spread(table.insert(int(mine.sum())), mine),)
-        # A role on rows that are there: of one transaction there is one of them on each table.
+            by_role[number] = (_spread(table.insert(int(mine.sum())), mine),)
+        # Roles that change existing rows: a transaction has at most one of them on this table.
         mine = np.isin(own, older)
         if older and mine.any():
             roles_of = own[mine]
             sets = {name: np.isin(roles_of, [n for n in older if name in roles[n].sets]) for name in Image._fields[1:]}
             halves = table.change(self._random.integers(0, min(known, self.load.rows), int(mine.sum())), sets)
             for number in older:
-                found[number] = tuple(_spread(half, mine) for half in halves)
-        assert all(len(image.id) == count for images in found for image in images)
-        return found
+                by_role[number] = tuple(_spread(half, mine) for half in halves)
+        assert all(len(image.id) == count for images in by_role for image in images)
+        return by_role
 
 
-def _spread(image: Image, places: Numbers) -> Image:
-    """`image` at `places` of a longer one."""
-    out = Image(*(np.zeros(len(places), column.dtype) for column in image))
+def _spread(image: Image, mask: Numbers) -> Image:
+    """Return an image as long as `mask`, with the rows of `image` where `mask` is true and zeros elsewhere."""
+    out = Image(*(np.zeros(len(mask), column.dtype) for column in image))
     for whole, column in zip(out, image, strict=True):
-        whole[places] = column
+        whole[mask] = column
     return out
 
 
-def _picked(images: list[Image], at: Numbers) -> Image:
-    """Row n of image number at[n]."""
+def _pick(images: list[Image], at: Numbers) -> Image:
+    """Return the image whose row n is row n of images[at[n]]."""
     rows = np.arange(len(at))
     return Image(*(np.stack(columns)[at, rows] for columns in zip(*images, strict=True)))
 
 
 def _digits(random: np.random.Generator) -> bytes:
-    """Groups of eleven digits with a dash between, as sysbench fills `c` and `pad`."""
+    """Return groups of eleven digits separated by dashes, as sysbench fills `c` and `pad`."""
     digits = random.integers(ord("0"), ord("9") + 1, _POOL_BYTES, np.uint8)
     digits[11::12] = ord("-")
     return digits.tobytes()

@@ -1,4 +1,4 @@
-"""What the target alone takes for the final rows of a load, and whether it shows them."""
+"""The floor of the target for the final rows of a load, and the check that it holds them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = 1000
 
 @dataclass(frozen=True)
 class Floor:
-    """Rows, seconds of wall, CPU seconds of the server and of the client."""
+    """Rows, wall-clock seconds, and CPU seconds of the server and of the client."""
 
     rows: int
     seconds: float
@@ -28,19 +28,21 @@ class Floor:
 
 
 def check_rows(target: MariaDb, writer: Writer) -> list[str]:
-    """What of each table is not as it was written, row by row; [] = all is."""
+    """Compare each table row by row with the rows written; return a text per table that differs."""
     wrong = []
     with target.connect() as connection, connection.cursor(SSCursor) as cursor:
         for number, name in enumerate(names(writer)):
             cursor.execute(f"SELECT id, k, c, pad FROM `{DB}`.`{name}` ORDER BY id")
             rows = itertools.zip_longest(iter(cursor.fetchone, None), writer.lines(number))
             if differing := [pair for pair in rows if pair[0] != pair[1]]:
-                wrong.append(f"{name}: {len(differing):,} rows, as {differing[0][0]} instead of {differing[0][1]}")
+                wrong.append(
+                    f"{name}: {len(differing):,} rows differ, such as {differing[0][0]} instead of {differing[0][1]}"
+                )
     return wrong
 
 
 def measure_floor(target: MariaDb, writer: Writer) -> Floor:
-    """The rows of `writer` as ready REPLACE texts over CONNECTIONS into the emptied tables."""
+    """Empty the tables and write the rows of `writer` as prepared REPLACE statements over CONNECTIONS connections."""
     texts = list(_texts(writer))
     with target.connect() as connection, connection.cursor() as cursor:
         for name in names(writer):
@@ -59,23 +61,25 @@ def measure_floor(target: MariaDb, writer: Writer) -> Floor:
         thread.start()
     for thread in threads:
         thread.join()
-    found = Floor(sum(rows), time.perf_counter() - began, sum(server.cpu_times()[:2]) - used, time.process_time() - own)
+    seconds, server_cpu = time.perf_counter() - began, sum(server.cpu_times()[:2]) - used
+    floor = Floor(sum(rows), seconds, server_cpu, time.process_time() - own)
     for connection in connections:
         connection.close()
-    if found.rows != sum(table.count for table in writer.tables):
-        raise SystemExit(f"the floor wrote {found.rows} rows")
-    return found
+    expected = sum(table.count for table in writer.tables)
+    if floor.rows != expected:
+        raise SystemExit(f"the floor wrote {floor.rows} rows instead of {expected}")
+    return floor
 
 
 def names(writer: Writer) -> list[str]:
-    """The tables of a load."""
+    """Return the names of the load's tables."""
     return [f"sbtest{number + 1}" for number in range(len(writer.tables))]
 
 
 def _texts(writer: Writer) -> list[bytes]:
-    found = []
+    texts = []
     for number, name in enumerate(names(writer)):
         lines = writer.lines(number)
         while rows := ",".join(f"({i},{k},'{c}','{pad}')" for i, k, c, pad in itertools.islice(lines, ROWS)):
-            found.append(f"REPLACE INTO `{DB}`.`{name}` (`id`,`k`,`c`,`pad`) VALUES {rows}".encode())
-    return found
+            texts.append(f"REPLACE INTO `{DB}`.`{name}` (`id`,`k`,`c`,`pad`) VALUES {rows}".encode())
+    return texts

@@ -1,8 +1,8 @@
 """The process that bench_end_to_end.py measures: windows through `spark_jobs.job.runner.run_window`, stage by stage.
 
-It connects to the address of its first argument, reads a Job, and answers each `run` with what its windows cost. The
-product is not changed for it: the stages are timed by wrapping `run_stage`. CPU is that of whole processes, so the
-figures of stages that run side by side hold each other's; `overlap` says so.
+It connects to the address in its arguments, reads a Job, and answers each request with the cost of its windows.
+Binlake's code is not changed for this: `run_stage` is wrapped to time the stages. CPU is counted per process, so stages
+that run in parallel include each other's CPU; `overlap` tells that they did.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ import psutil
 from flame import SAMPLER, sample_stacks
 
 OWN, JVM = "windows", "jvm"
-_PAGES_S = 120.0  # the first page compiles what makes it
+_PAGES_S = 120.0  # the first request compiles the server's pages
 
 
 @dataclass(frozen=True)
 class Job:
     """What to run: the replication's settings, the way (see WAYS), and the other processes by name.
 
-    `remote`: of a Connect server, `jobs`: where its REST interface is. `flame`: a folder for the stacks of warm stages.
+    `remote`: address of a Spark Connect server; `jobs`: URL of its REST interface; `flame`: a folder for the stacks of
+    warm stages.
     """
 
     replication: dict[str, Any]
@@ -43,7 +44,7 @@ class Job:
 
 @dataclass
 class Cost:
-    """What was used while something ran. `cpu`: seconds by process."""
+    """Cost of a stage or of a whole run. `cpu`: seconds by process."""
 
     seconds: float = 0.0
     cpu: dict[str, float] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class Cost:
     calls: int = 0
 
     def add(self, seconds: float, before: dict[str, float], after: dict[str, float], rows: int) -> None:
-        """One more call of it."""
+        """Add one call."""
         self.seconds += seconds
         self.rows += rows
         self.calls += 1
@@ -61,7 +62,7 @@ class Cost:
 
 @dataclass
 class Run:
-    """The windows of one `run`. `peak`: most MiB of each process meanwhile; `written`: MiB it wrote to disk."""
+    """The windows of one request. `peak`: peak MiB of each process; `written`: MiB that it wrote to disk."""
 
     whole: Cost
     stages: dict[str, Cost]
@@ -83,42 +84,42 @@ class Meter:
         self._running = 0
 
     def cpu(self) -> dict[str, float]:
-        """Now, by name."""
-        found = {name: cpu_seconds(processes) for name, processes in self._each().items()}
-        return found | {OWN: time.process_time(), JVM: found.get(JVM, 0.0)}
+        """CPU seconds so far, by name."""
+        used = {name: cpu_seconds(processes) for name, processes in self._each().items()}
+        return used | {OWN: time.process_time(), JVM: used.get(JVM, 0.0)}
 
     def forget_peak(self) -> None:
-        """What is held now is the most so far."""
-        for process in self._each().values():
-            for one in process:
+        """Reset the memory peak of each process to what it uses now."""
+        for processes in self._each().values():
+            for process in processes:
                 with suppress(FileNotFoundError):  # it has ended
-                    Path(f"/proc/{one.pid}/clear_refs").write_text("5")
+                    Path(f"/proc/{process.pid}/clear_refs").write_text("5")
 
     def peak(self) -> dict[str, float]:
-        """MiB by name since `forget_peak`; of processes that began meanwhile, since then."""
+        """Peak MiB by name since `forget_peak`; for processes started later, since their start."""
         return {name: sum(map(_high_water, processes)) for name, processes in self._each().items()}
 
     def written(self) -> dict[str, float]:
-        """MiB to disk by name, so far."""
+        """MiB written to disk so far, by name."""
         return {name: sum(map(_written_bytes, processes)) for name, processes in self._each().items()}
 
     @contextmanager
     def around(self, name: str, result: list[Any]) -> Iterator[None]:
-        """Add what the body costs to the stage `name`; `result` is filled by the body."""
+        """Add the cost of the body to the stage `name`; the body fills `result`."""
         self._running += 1
         self.overlap |= self._running > 1
         began, before = time.perf_counter(), self.cpu()
         yield
-        rows = sum(found.rows for found in result)
+        rows = sum(stage_result.rows for stage_result in result)
         self.stages.setdefault(name, Cost()).add(time.perf_counter() - began, before, self.cpu(), rows)
         self._running -= 1
 
     def _each(self) -> dict[str, list[psutil.Process]]:
-        # Who has children is asked of no more than must be: it reads all of /proc, on the clock of what is measured.
-        found = {name: [one] for name, one in self._others.items()} | {OWN: [self._self]}
+        # Children are listed only where needed: that reads all of /proc and adds to the measured time.
+        processes = {name: [process] for name, process in self._others.items()} | {OWN: [self._self]}
         if spark := self._spark():
-            found[JVM] = spark
-        return found
+            processes[JVM] = spark
+        return processes
 
     def _spark(self) -> list[psutil.Process]:
         if (server := self._others.get(JVM)) is not None:
@@ -132,7 +133,7 @@ class Meter:
 
 
 def _context() -> Any:
-    """The SparkContext of this process, None without one."""
+    """Return the SparkContext of this process, or None."""
     if "pyspark" not in sys.modules:
         return None
     from pyspark import SparkContext
@@ -141,7 +142,7 @@ def _context() -> Any:
 
 
 def cpu_seconds(processes: list[psutil.Process]) -> float:
-    """User and system time of those that live, so far."""
+    """User and system time so far of those processes that still exist."""
     total = 0.0
     for process in processes:
         try:
@@ -168,11 +169,11 @@ def _written_bytes(process: psutil.Process) -> float:
 
 
 def serve(wire: Connection) -> None:
-    """Run windows until told to end."""
+    """Run windows up to each commit_ts that `wire` delivers; end at None."""
     job: Job = wire.recv()
     meter = Meter(job.others)
     if job.jobs:
-        _remote_jobs(job.jobs)  # the server's first page is none of the window's cost
+        _remote_jobs(job.jobs)  # the server's slow first page must not count as cost of a window
     begun = dict.fromkeys(meter.cpu(), 0.0) | {name: meter.cpu()[name] for name in job.others}
     start = psutil.Process().create_time()
     run_window, make_context, reached = _prepare(job, meter)
@@ -181,7 +182,7 @@ def serve(wire: Connection) -> None:
         meter.stages, meter.overlap = {}, False
         meter.forget_peak()
         jobs, written = _jobs(job), meter.written()
-        # The first run of a process pays for its start and its imports as well.
+        # The first run of a process also includes its start and its imports.
         before, began = (begun, time.time() - start) if first else (meter.cpu(), 0.0)
         clock, windows = time.perf_counter(), 0
         with sample_stacks(job.flame and not first and job.flame):
@@ -195,7 +196,7 @@ def serve(wire: Connection) -> None:
 
 
 def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], Any], Callable[[], int]]:
-    """What runs a window, makes its context, and tells the commit_ts that the target has reached."""
+    """Return functions that run a window, make its context, and return the commit_ts that the target has reached."""
     import logging
 
     import structlog
@@ -239,7 +240,7 @@ def _session(job: Job) -> Any:
 
 
 def _jobs(job: Job) -> int:
-    """Spark jobs so far; 0 without a session."""
+    """Number of Spark jobs so far; 0 without a session."""
     if job.jobs:
         return _remote_jobs(job.jobs)
     context = _context()
@@ -247,22 +248,23 @@ def _jobs(job: Job) -> int:
 
 
 def _remote_jobs(url: str) -> int:
-    """Of a Connect server, by the REST interface of its pages: the number of the last one, as it forgets jobs."""
+    """Number of jobs of a Connect server, from its REST interface: the highest job id + 1, because it forgets jobs."""
     import httpx
 
     [application] = httpx.get(f"{url}/api/v1/applications", timeout=_PAGES_S).json()
     jobs = httpx.get(f"{url}/api/v1/applications/{application['id']}/jobs", timeout=_PAGES_S).json()
-    return max((one["jobId"] + 1 for one in jobs), default=0)
+    return max((entry["jobId"] + 1 for entry in jobs), default=0)
 
 
 def main() -> None:
-    """HOST PORT of whoever asks."""
+    """Serve the process at HOST PORT (the arguments)."""
     key = bytes.fromhex(os.environ["BINLAKE_BENCH_KEY"])
     with Client((sys.argv[1], int(sys.argv[2])), authkey=key) as wire:
         serve(wire)
 
 
 if __name__ == "__main__":
-    from window_process import main as as_module  # values are pickled under the name by which the other side knows them
+    # Import under the module's own name: the other side unpickles the classes by it.
+    from window_process import main as as_module
 
     as_module()

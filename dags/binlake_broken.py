@@ -1,6 +1,6 @@
-"""Shows each replication file that gives no DAG as the import error of this file; the other replications run on.
+"""Shows each broken replication file as an import error of this file; the other replications continue.
 
-A file of its own, because Airflow drops all DAGs of a file that fails.
+It is a separate file because Airflow drops all DAGs of a file that fails.
 """
 
 from __future__ import annotations

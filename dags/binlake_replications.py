@@ -1,6 +1,6 @@
-"""Airflow reads its DAGs here: one DAG for each replication file that describes one.
+"""Airflow reads Binlake's DAGs from this file: those of each valid replication file.
 
-The files that do not are shown by `binlake_broken.py`.
+`binlake_broken.py` shows the invalid ones.
 """
 
 from __future__ import annotations

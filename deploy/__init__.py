@@ -1,1 +1,1 @@
-"""Everything around the programs: installers of servers, and servers on this machine."""
+"""Everything around the programs: installers, servers on this machine, containers, and the checks of `make lint`."""

@@ -1,6 +1,6 @@
-"""`make lint`: style, types, import rules, and that what is made from something else still fits it.
+"""`make lint`: checks style, types and import rules, and that generated files are up to date.
 
-`python -m deploy.checks` runs all checks and prints how each ended; `proto` and `docs` write what two of them compare.
+`python -m deploy.checks` runs all checks and prints the result of each; `proto` and `docs` write the generated files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pump_service.pump.settings import settings_text
 
 ROOT = Path(__file__).resolve().parents[1]
 PROTO = Path("binlake/wire")
-_STUBS = ("cistern", "clock", "pd", "pump")  # services whose generated stubs are used, the first and last by tests
+_STUBS = ("cistern", "clock", "pd", "pump")  # services whose generated stubs are used, the first and last only by tests
 REFERENCE = ROOT / "docs" / "reference" / "configuration.md"
 TABLES = ROOT / "docs" / "reference" / "lake-tables.md"
 PAPERS = ROOT.parent / "shared"
@@ -45,11 +45,11 @@ _TEXT = frozenset({".py", ".md", ".sql", ".proto", ".html", ".toml"})
 
 
 class CheckError(Exception):
-    """A check found something; what, for people."""
+    """A check failed; the text says what it found."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run all checks, or make what `arguments` name (`proto`, `docs`); the exit status."""
+    """Run all checks, or generate what `arguments` name (`proto`, `docs`); returns the exit status."""
     if arguments:
         for name in arguments:
             MAKERS[name]()
@@ -82,7 +82,7 @@ def _tool(*command: str) -> Callable[[], None]:
 
 
 def generate(folder: Path) -> None:
-    """Make the messages and stubs of every proto file below `folder`. Raises CheckError."""
+    """Generate the messages and stubs of all proto files below `folder`. Raises CheckError."""
     sources = [str(path.relative_to(ROOT / "proto")) for path in sorted((ROOT / "proto" / PROTO).glob("*.proto"))]
     outputs = [f"--{kind}={folder}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'proto'}", *outputs, *sources]
@@ -92,7 +92,7 @@ def generate(folder: Path) -> None:
 
 
 def check_generated() -> None:
-    """The committed modules are those that the proto files give."""
+    """Check that the committed modules match the proto files."""
     with tempfile.TemporaryDirectory(prefix="binlake-proto-") as scratch:
         generate(Path(scratch))
         stale = [name for name in _committed() if not _same(Path(scratch) / name, ROOT / name)]
@@ -101,23 +101,23 @@ def check_generated() -> None:
 
 
 def _committed() -> list[str]:
-    # A service whose stubs nobody uses has no such file.
+    # Stubs of services that nobody uses are not committed.
     return sorted(str(path.relative_to(ROOT)) for path in (ROOT / PROTO).glob("*_pb2*.py*"))
 
 
-def _same(made: Path, kept: Path) -> bool:
-    return made.exists() and made.read_bytes() == kept.read_bytes()
+def _same(generated: Path, committed: Path) -> bool:
+    return generated.exists() and generated.read_bytes() == committed.read_bytes()
 
 
 def make_proto() -> None:
-    """Replace the committed modules by what the proto files give."""
+    """Replace the committed modules by those generated from the proto files."""
     with tempfile.TemporaryDirectory(prefix="binlake-proto-") as scratch:
         generate(Path(scratch))
-        for made in sorted((Path(scratch) / PROTO).iterdir()):
-            kept = ROOT / PROTO / made.name
-            if made.name.removesuffix("_pb2_grpc.py") in _STUBS or not made.name.endswith("_grpc.py"):
-                kept.write_bytes(made.read_bytes())
-                print(f"proto: {PROTO / made.name}")
+        for generated in sorted((Path(scratch) / PROTO).iterdir()):
+            committed = ROOT / PROTO / generated.name
+            if generated.name.removesuffix("_pb2_grpc.py") in _STUBS or not generated.name.endswith("_grpc.py"):
+                committed.write_bytes(generated.read_bytes())
+                print(f"proto: {PROTO / generated.name}")
 
 
 def make_reference() -> None:
@@ -128,7 +128,7 @@ def make_reference() -> None:
 
 
 def check_reference() -> None:
-    """The page of the configuration is what the model gives, that of the lake has the tables as they are defined."""
+    """Check that the pages on the configuration and on the lake's tables match the models and table definitions."""
     if not REFERENCE.exists() or REFERENCE.read_text(encoding="utf-8") != configuration_text():
         raise CheckError("docs/reference/configuration.md is out of date: run `make docs`")
     page = TABLES.read_text(encoding="utf-8")
@@ -137,27 +137,27 @@ def check_reference() -> None:
 
 
 def configuration_text() -> str:
-    """docs/reference/configuration.md as the models give it."""
+    """The text of docs/reference/configuration.md, generated from the models."""
     return f"{reference_text()}\n{settings_text()}\n{feeder_text()}"
 
 
 def check_circles() -> None:
-    """No files, and no packages, import each other in a circle."""
+    """Check that no files and no packages import each other in a circle."""
     edges = import_edges()
-    found = [" -> ".join(circle) for circle in [*circles(edges), *circles(package_edges(edges))]]
-    if found:
-        raise CheckError("these import each other:\n  " + "\n  ".join(found))
+    cycles = [" -> ".join(circle) for circle in [*circles(edges), *circles(package_edges(edges))]]
+    if cycles:
+        raise CheckError("these import each other:\n  " + "\n  ".join(cycles))
 
 
 def check_ids() -> None:
-    """Every id that code, tests or docs cite is on docs/reference/promises.md, and that page is complete."""
+    """Check that docs/reference/promises.md lists every id that code, tests or docs cite, and is complete."""
     page = promises.read_page(PROMISES.read_text(encoding="utf-8"))
     known = {*page.kept, *page.untested}
     unknown = [f"{where}: {cited}: not on the page" for where, cited in _citations() if cited not in known]
     tests = (path for path in _cited_in() if path.is_relative_to(ROOT / "tests"))
-    found = [*unknown, *promises.problems(page, promises.cited_by(tests))]
-    if found:
-        raise CheckError(f"{promises.PAGE}:\n  " + "\n  ".join(found))
+    problems = [*unknown, *promises.problems(page, promises.cited_by(tests))]
+    if problems:
+        raise CheckError(f"{promises.PAGE}:\n  " + "\n  ".join(problems))
 
 
 def _citations() -> Iterator[tuple[str, str]]:
@@ -168,22 +168,22 @@ def _citations() -> Iterator[tuple[str, str]]:
 
 
 def _cited_in() -> list[Path]:
-    """The files whose citations are looked at."""
+    """The files whose citations are checked."""
     files = (path for room in _CITING for path in (ROOT / room).rglob("*"))
     return sorted(path for path in files if path.suffix in _TEXT)
 
 
 def check_citations() -> None:
-    """Each part of a paper that is cited is on docs/reference/cited.md; what is listed there is in the papers."""
-    found = citations.unlisted(ROOT, _cited_in())
-    if found:
-        raise CheckError(f"not on {citations.PAGE}:\n  " + "\n  ".join(found))
+    """Check that docs/reference/cited.md lists each cited part of a paper, and that the papers contain these parts."""
+    unlisted = citations.unlisted(ROOT, _cited_in())
+    if unlisted:
+        raise CheckError(f"not on {citations.PAGE}:\n  " + "\n  ".join(unlisted))
     if not PAPERS.is_dir():
         print(f"lint: citations: the papers are not in {PAPERS}: not checked whether they contain what is listed")
         return
-    found = [*citations.missing(ROOT, PAPERS), *citations.missing_ids(PROMISES, PAPERS)]
-    if found:
-        raise CheckError(f"not in the papers of {PAPERS}: {', '.join(found)}")
+    missing = [*citations.missing(ROOT, PAPERS), *citations.missing_ids(PROMISES, PAPERS)]
+    if missing:
+        raise CheckError(f"not in the papers of {PAPERS}: {', '.join(missing)}")
     mission = (PAPERS / "MISSION.md").read_text(encoding="utf-8")
     left_out = promises.missing_of(mission, promises.read_page(PROMISES.read_text(encoding="utf-8")))
     if left_out:
@@ -191,19 +191,19 @@ def check_citations() -> None:
 
 
 def check_links() -> None:
-    """Links and paths on the pages exist, the site lists each page once, and no table holds a paragraph."""
-    found = [
+    """Check that links and paths on the pages exist, the site lists each page once, and no table holds a paragraph."""
+    problems = [
         *(f"broken link: {link}" for link in docslinks.dead_links(ROOT)),
         *(f"no such file: {path}" for path in docslinks.dead_paths(ROOT)),
         *(f"not in the nav of zensical.toml exactly once: {page}" for page in docslinks.unlisted(ROOT)),
         *(f"a paragraph in a table cell: {place}" for place in docslinks.long_cells(ROOT)),
     ]
-    if found:
-        raise CheckError("\n  ".join(["", *found]))
+    if problems:
+        raise CheckError("\n  ".join(["", *problems]))
 
 
 def check_test_names(tests: Path = ROOT / "tests") -> None:
-    """No two test files have one name: pytest imports them as modules of one folder, and would collect one alone."""
+    """Check that no two test files share a name: pytest imports them as top-level modules, so only one would run."""
     places: dict[str, list[str]] = defaultdict(list)
     for path in sorted(tests.rglob("test_*.py")):
         places[path.name].append(path.relative_to(tests.parent).as_posix())

@@ -1,6 +1,6 @@
-"""Parts of papers that code, tests and pages cite: each has its line on docs/reference/cited.md, and is in the paper.
+"""Checks the cited parts of papers: docs/reference/cited.md must list each, and the paper must contain it.
 
-The papers lie beside a checkout in `../shared`; a reader of the repository alone has the page.
+The papers are in `../shared`, next to a checkout; readers who have only the repository use the page.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ PAGE = Path("docs/reference/cited.md")
 _NUMBERED = r"(?:DESIGN|tidb-binlog|data-migration-and-ticdc|airflow-spark-delta)"
 _CITED = re.compile(rf'\b{_NUMBERED}\s+\d+(?:\.\d+)?\b|\bstack facts,\s+"[^"]+"')
 _INVARIANT = re.compile(r"DESIGN 3\.\d+")
-"""On the page of promises."""
+"""Listed on the page of promises instead."""
 
 
 def parts_in(text: str) -> list[str]:
-    """The parts that `text` cites, spelled alike."""
-    found = re.sub(r"\n[ \t]*(?:#|--|//|\*)?[ \t]*", " ", text)
-    return [" ".join(part.split()) for part in _CITED.findall(found)]
+    """The parts that `text` cites, in a uniform spelling."""
+    unwrapped = re.sub(r"\n[ \t]*(?:#|--|//|\*)?[ \t]*", " ", text)
+    return [" ".join(part.split()) for part in _CITED.findall(unwrapped)]
 
 
 def unlisted(root: Path, files: Iterable[Path]) -> list[str]:
-    """`file: part` of each that is cited and not on the page."""
+    """`file: part` for each cited part that the page does not list."""
     known = set(parts_in((root / PAGE).read_text(encoding="utf-8")))
     return sorted(
         {
@@ -36,12 +36,12 @@ def unlisted(root: Path, files: Iterable[Path]) -> list[str]:
 
 
 def missing(root: Path, papers: Path) -> list[str]:
-    """Parts on the page that the papers in the folder `papers` do not have."""
+    """Parts on the page that the papers in the folder `papers` do not contain."""
     return [part for part in _listed(root) if not _is_there(part, papers)]
 
 
 def missing_ids(page: Path, papers: Path) -> list[str]:
-    """Ids of the page of promises that the papers in `papers` do not have."""
+    """Ids on the page of promises that the papers in `papers` do not contain."""
     text = "".join((papers / name).read_text(encoding="utf-8") for name in ("MISSION.md", "reference/hazards.md"))
     ids = re.findall(r"^\| ((?:S\d|R|C|U)-\d{2}) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
     return [one for one in ids if not re.search(rf"\b{one}\b", text)]

@@ -1,6 +1,6 @@
-"""Links and paths on pages for people: each leads to something that exists, and each page is in the site's list.
+"""Checks that links and paths on documentation pages exist, and that the site lists each page.
 
-What takes seconds to build (`make docs-site`) is looked at here in milliseconds, so that `make lint` always does.
+`make docs-site` takes seconds to build; this check takes milliseconds, so that `make lint` can always run it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 ELSEWHERE = ("README.md", "CONTRIBUTING.md", "bench/README.md")
-"""Pages outside docs/ that people read in the repository."""
+"""Pages outside docs/, read in the repository."""
 LONGEST_CELL = 350
-"""Characters of a table's cell: more is a paragraph, which nobody reads in a column."""
+"""Most characters of a table cell: a longer one is a paragraph, which is hard to read in a column."""
 
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
@@ -27,17 +27,17 @@ _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 
 
 def dead_links(root: Path) -> list[str]:
-    """`page: link` of each that leads nowhere, or out of the site where the site shows it."""
+    """`page: link` for each link that leads nowhere, or from a page of the site to a file outside it."""
     return [
         f"{page.relative_to(root)}: {link}"
         for page in _pages(root)
         for link in _links(page)
-        if not _good(root, page, link)
+        if not _is_valid(root, page, link)
     ]
 
 
 def unlisted(root: Path) -> list[str]:
-    """Pages of docs/ that `nav` of zensical.toml does not name, and entries of it that are not a page."""
+    """Pages of docs/ that `nav` of zensical.toml does not name, and entries of `nav` without a page."""
     site = tomllib.loads((root / "zensical.toml").read_text(encoding="utf-8"))["project"]
     named = Counter(_entries(site["nav"]))
     there = {str(page.relative_to(root / "docs")) for page in (root / "docs").rglob("*.md")}
@@ -45,7 +45,7 @@ def unlisted(root: Path) -> list[str]:
 
 
 def dead_paths(root: Path) -> list[str]:
-    """`page:line: path` of each file or folder of the repository that is named and missing; `*` fits any name."""
+    """`page:line: path` for each named file or folder of the repository that is missing; `*` matches any name."""
     known = {path.name for room in _rooms(root) for path in room.rglob("*.*")}
     return [
         f"{page.relative_to(root)}:{number}: {path}"
@@ -64,12 +64,12 @@ def _rooms(root: Path) -> list[Path]:
 
 def long_cells(root: Path) -> list[str]:
     """`page:line` of each table cell that holds a paragraph."""
-    found = []
+    too_long = []
     for page in _pages(root):
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
             cells = re.split(r"(?<!\\)\|", line)[1:-1] if line.startswith("|") else []
-            found += [f"{page.relative_to(root)}:{number}" for cell in cells if len(cell.strip()) > LONGEST_CELL]
-    return found
+            too_long += [f"{page.relative_to(root)}:{number}" for cell in cells if len(cell.strip()) > LONGEST_CELL]
+    return too_long
 
 
 def _entries(nav: list[Any]) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _links(page: Path) -> list[str]:
     return [link for link in _LINK.findall(text) if not re.match(r"[a-z]+:", link)]
 
 
-def _good(root: Path, page: Path, link: str) -> bool:
+def _is_valid(root: Path, page: Path, link: str) -> bool:
     path, _, heading = link.partition("#")
     target = (page.parent / path).resolve() if path else page
     docs = root / "docs"

@@ -1,6 +1,6 @@
-"""Circles of imports, between files and between packages: what they tie together cannot be read or moved alone.
+"""Finds import cycles between files and between packages: code in a cycle cannot be read or moved separately.
 
-Imports for types alone count, and those inside functions: they bind the reader as well.
+Imports only for types and imports inside functions count too, because they also couple the code for a reader.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ Edges = Mapping[str, set[str]]
 
 
 def import_edges() -> dict[str, set[str]]:
-    """By module of the repository: the modules of the repository that it imports."""
+    """For each module of the repository, the modules of the repository that it imports."""
     graph = grimp.build_graph(*ROOTS, exclude_type_checking_imports=False, cache_dir=None)
     return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
 
 
 def package_edges(edges: Edges) -> dict[str, set[str]]:
-    """The same between the packages (and single files) of each folder: what lies right below the same package."""
-    found: dict[str, set[str]] = {}
+    """The same between the packages (and single files) directly below one common package."""
+    between: dict[str, set[str]] = {}
     for module, imported in edges.items():
         for other in imported:
             own, its = _below_common(module.split("."), other.split("."))
             if own and its:
-                found.setdefault(own, set()).add(its)
-    return found
+                between.setdefault(own, set()).add(its)
+    return between
 
 
 def _below_common(module: list[str], other: list[str]) -> tuple[str, str]:
-    """Where the ways to two modules part: the folders or files right below the last common package; else nothing.
+    """The packages or files directly below the last common package of two modules; empty if there is none.
 
-    A package's own `__init__` belongs to no folder below it: it may list what they offer.
+    A package's `__init__` belongs to no folder below the package, because it may re-export their names.
     """
     common = next((n for n, (one, two) in enumerate(zip(module, other, strict=False)) if one != two), None)
     return ("", "") if not common else (".".join(module[: common + 1]), ".".join(other[: common + 1]))
 
 
 def circles(edges: Edges) -> list[list[str]]:
-    """Groups of two and more that import each other, directly or through others; sorted."""
+    """Groups of two or more that import each other, directly or indirectly; sorted."""
     search = _Search(edges)
     return sorted(sorted(group) for group in search.groups() if len(group) > 1)
 
@@ -60,9 +60,9 @@ class _Search:
         """Each component once."""
         for start in sorted(self._edges):
             if start not in self._number:
-                yield from self._from(start)
+                yield from self._components_from(start)
 
-    def _from(self, start: str) -> Iterable[list[str]]:
+    def _components_from(self, start: str) -> Iterable[list[str]]:
         path = [(start, iter(self._enter(start)))]
         while path:
             node, following = path[-1]

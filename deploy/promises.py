@@ -1,6 +1,6 @@
-"""The page of promises is complete: no number of a part is left out, and what it claims to keep is cited by a test.
+"""Checks that the page of promises is complete: it lists every id of each part, and a test cites each kept promise.
 
-A promise without a test has its place on the page too, with how it is kept or which issue will build it.
+A promise without a test is on the page too, with how it is kept or which issue will build it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _RANGE = re.compile(r"\b((?:S[0-9]|R|C|U)-|DESIGN 3\.)([0-9]+) to (?:(?:S[0-9]|R
 _PART = re.compile(r"^\| \w+ \| ([^|]+ to [^|]+) \|", re.MULTILINE)
 _ROW = re.compile(rf"^\| ({ID.pattern}) \|", re.MULTILINE)
 _UNTESTED = ("Without a test", "Not built yet")
-"""Sections whose ids no test holds."""
+"""Sections whose ids no test covers."""
 
 
 @dataclass(frozen=True)
 class Promises:
-    """The ids of the page: `all_parts` as its first table counts them, `kept` with a test, `untested` without."""
+    """The ids of the page: `all_parts` according to its first table, `kept` with a test, `untested` without."""
 
     all_parts: tuple[str, ...]
     kept: tuple[str, ...]
@@ -50,7 +50,7 @@ def _ids_of_ranges(text: str) -> Iterator[str]:
 
 
 def problems(page: Promises, cited_by_tests: set[str]) -> list[str]:
-    """What the page leaves out or claims wrongly, a line each."""
+    """What the page leaves out or claims wrongly, one line each."""
     listed = Counter((*page.kept, *page.untested))
     return [
         *(f"{one}: left out" for one in page.all_parts if one not in listed),

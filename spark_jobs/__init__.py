@@ -1,1 +1,1 @@
-"""The Spark shell: the data source over pumps and the stages of a window over Delta; the rules are in `binlake`."""
+"""The Spark shell: a data source that reads pumps, and the stages of a window on Delta. The rules are in `binlake`."""

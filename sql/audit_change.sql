@@ -1,4 +1,4 @@
--- One row change: question "what happened to this row", "what did this transaction do".
+-- One row per row change. Answers "What happened to this row?" and "What did this transaction change?".
 -- WHERE db = … AND `table` = … AND (key = '["7"]' OR new_key = '["7"]') ORDER BY commit_ts, start_ts, seq
 SELECT commit_ts, timestamp_millis(shiftright(commit_ts, 18)) AS commit_time, commit_date, start_ts, seq, schema_version,
        db, `table`, op, key, new_key, before, after, source_db, source_table

@@ -1,4 +1,5 @@
--- What each change left under a key, NULL where it left nothing: question "what did it look like at a time".
+-- The row under a key after each change, NULL if the change removed it.
+-- Answers "What did the row look like at a time?".
 -- SELECT key, max_by(image, place) FROM … WHERE db = … AND `table` = … AND commit_ts <= … GROUP BY key
 SELECT commit_ts, start_ts, seq, struct(commit_ts, start_ts, seq, kept.part AS part) AS place, db, `table`,
        kept.key AS key, kept.image AS image

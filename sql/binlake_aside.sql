@@ -1,5 +1,5 @@
--- One row per table that is set aside: its changes are skipped until it is brought back (`binlake table back`).
--- since: everything of the table at or below this commit_ts is downstream. by_whom: command or policy.
+-- One row per table that is set aside: its changes are skipped until `binlake table back` brings it back.
+-- since: all changes of the table up to and including this commit_ts are applied. by_whom: command or policy.
 CREATE TABLE IF NOT EXISTS {schema}.binlake_aside (
   clusterID BIGINT UNSIGNED NOT NULL,
   db VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,

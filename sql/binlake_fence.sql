@@ -1,5 +1,6 @@
--- The first statement of each transaction adds 1 to `val` of its own row: a holder that was taken over finds no row
--- (R-02). A row for each connection that writes (worker 0 moves the checkpoint), so that they do not wait for each other; one epoch.
+-- The first statement of each transaction adds 1 to `val` of its own row. A process whose lease was taken over finds no
+-- row of its epoch and stops (R-02). Each writing connection has a row (worker 0 moves the checkpoint), so that they do
+-- not wait for each other; all rows of a task have the same epoch.
 CREATE TABLE IF NOT EXISTS {schema}.binlake_fence (
   task VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   worker INT UNSIGNED NOT NULL,

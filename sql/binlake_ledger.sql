@@ -1,5 +1,6 @@
--- One row per batch that is downstream, written in the batch's own transaction: what is here is not run again.
--- atomic: 1 when the whole segment was one transaction; 2: skipped, its table is set aside (phase 0: a DDL). Kept for the newest two windows of a task.
+-- One row per applied batch, written in the batch's own transaction: a batch with a row is not run again.
+-- atomic: 1: the whole segment was one transaction; 2: skipped because its table is set aside (phase 0: a DDL).
+-- Rows are kept for the newest two windows of a task.
 CREATE TABLE IF NOT EXISTS {schema}.binlake_ledger (
   task VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   lo BIGINT UNSIGNED NOT NULL,

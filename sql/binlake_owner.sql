@@ -1,4 +1,5 @@
--- Which replication writes which row of `checkpoint`: two on one row would overwrite each other's position.
+-- The replication that writes a row of `checkpoint`: two replications with the same row would overwrite each other's
+-- position.
 CREATE TABLE IF NOT EXISTS {schema}.binlake_owner (
   clusterID BIGINT UNSIGNED PRIMARY KEY,
   task VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,

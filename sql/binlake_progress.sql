@@ -1,6 +1,6 @@
--- How far the open window is. open_lo, open_hi, manifest: NULL when no window is open. exit_ts: the greatest hi whose
--- apply was started (safemode_exit_point). segment: the next to apply. ddl_state of that segment: '', 'intent', 'done'.
--- An intent keeps the statement, the digest of the definitions before it, and the definitions expected after it.
+-- Progress of the open window. open_lo, open_hi, manifest: NULL if no window is open. exit_ts: the greatest hi whose
+-- apply has started (safemode_exit_point). segment: the next one to apply. ddl_state of that segment: '', 'intent',
+-- 'done'. An intent stores the statement, the digest of the definitions before it, and the definitions expected after it.
 CREATE TABLE IF NOT EXISTS {schema}.binlake_progress (
   task VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY,
   clusterID BIGINT UNSIGNED NOT NULL,

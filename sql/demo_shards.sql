@@ -1,6 +1,7 @@
--- A shop whose sales are spread over shards that know nothing of each other: each runs this with its number for {shard}
--- and a range of ids of its own that begins at {first} (MISSION S4-53).
--- All shards have a database of one name. Routes make one table `store.sale` of all `sale_*`; `item` is kept apart.
+-- A shop whose sales are spread over independent shards. Each shard runs this file with its number as {shard} and its
+-- own range of ids, which begins after {first} (MISSION S4-53).
+-- The database has the same name on all shards. Routes merge all `sale_*` into the table `store.sale`; `item_*` stay
+-- separate.
 
 -- step: base
 CREATE DATABASE store CHARACTER SET utf8mb4;

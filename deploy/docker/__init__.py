@@ -1,1 +1,1 @@
-"""What the containers of `docker-compose.yaml` run beside the `binlake` and `airflow` commands."""
+"""What the containers of `docker-compose.yaml` run besides the `binlake` and `airflow` commands."""

@@ -1,6 +1,6 @@
-"""Writes the `.env` of `docker-compose.yaml`: passwords and the keys that all parts of one Airflow must share.
+"""Writes the `.env` of `docker-compose.yaml`: passwords, and the keys that all parts of one Airflow must share.
 
-`python3 -m deploy.docker.secrets_file > .env`, once; standard library only.
+Run `python3 -m deploy.docker.secrets_file > .env` once; it needs only the standard library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAMES = (
 
 
 def lines() -> list[str]:
-    """`NAME=value` of every secret, fresh."""
+    """A `NAME=value` line with a new value for every secret."""
     values = {name: secrets.token_hex(24) for name in NAMES}
     values["AIRFLOW_FERNET_KEY"] = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
     return [f"{name}={value}" for name, value in values.items()]

@@ -1,4 +1,4 @@
-"""The Spark Connect server of a container: the settings of `deploy.local.spark_connect`, listening for its network."""
+"""The Spark Connect server of a container: the settings of `deploy.local.spark_connect`, listening on its network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deploy.local.spark_connect import environment, server_command
 
 
 def main() -> None:
-    """Become the server. SPARK_MASTER, SPARK_DRIVER_MEMORY and BINLAKE_SPARK_FOLDER say where, how large, where to."""
+    """Become the server; SPARK_MASTER, SPARK_DRIVER_MEMORY and BINLAKE_SPARK_FOLDER set master, memory and folder."""
     folder = Path(os.environ.get("BINLAKE_SPARK_FOLDER", "/var/lib/binlake/spark"))
     folder.mkdir(parents=True, exist_ok=True)
     command = server_command(
@@ -17,7 +17,7 @@ def main() -> None:
         15002,
         master=os.environ.get("SPARK_MASTER", "local[*]"),
         memory=os.environ.get("SPARK_DRIVER_MEMORY", "4g"),
-        # Only the compose network sees it: its port is published on the host's loopback alone.
+        # Only the compose network reaches it; its port is published only on the host's loopback.
         bind="0.0.0.0",
     )
     os.chdir(folder)

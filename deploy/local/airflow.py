@@ -1,6 +1,7 @@
 """A private Airflow: its four parts as four child processes, loopback only, one admin with a known password.
 
-`airflow standalone` leaves processes behind when it is stopped (stack facts, "Airflow"): each part has its own session.
+`airflow standalone` leaves processes behind when it is stopped (stack facts, "Airflow"), so each part gets its own
+session here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from deploy.local.ports import HOST, free_port
 from deploy.local.process import Child, ProcessError
 
 START_S = 400.0
-# A scheduler waits for its tasks, which are to end now too: a stage that is killed can be run again.
+# Short: a scheduler would wait for its tasks, but a stage that is killed can be repeated.
 _GRACE_S = 4.0
 _ROOT = Path(__file__).resolve().parents[2]
 _USER = "admin"
@@ -30,8 +31,8 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer",),
 }
-# New and changed replications show within seconds; an idle scheduler looks often (stack facts, "Airflow"). Who has no
-# use for that says so in the environment: both are CPU all the time.
+# New and changed replications appear within seconds, and an idle scheduler polls often (stack facts, "Airflow"). Both
+# use CPU all the time; the environment can override them.
 _PACE = {
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
@@ -43,8 +44,8 @@ _PACE = {
 class Airflow:
     """One deployment below `home`, on SQLite unless `env` says otherwise.
 
-    `env` is added to what the parts and their tasks see (replications, connections).
-    `only`: of the four parts; pages and API need the API server alone.
+    `env` is added to the environment of the parts and their tasks (replications, connections).
+    `only`: start only these parts; pages and API need just the API server.
     """
 
     user = _USER
@@ -61,34 +62,34 @@ class Airflow:
             for name, words in _PARTS.items()
             if name in only
         ]
-        # The API server speaks for the database.
+        # The API server reports the health of the database in place of its own.
         self._healthy_when = ["metadatabase", *(name.replace("-", "_") for name in only if name != "api-server")]
 
     @property
     def url(self) -> str:
-        """Of the pages and the API."""
+        """The URL of the pages and the API."""
         return f"http://{HOST}:{self.port}"
 
     def start(self) -> Airflow:
-        """Create the database if need be, start all parts, return when all are healthy. Raises ProcessError."""
+        """Create the database if necessary, start all parts, return when all are healthy. Raises ProcessError."""
         self.home.mkdir(parents=True, exist_ok=True)
-        # The file of passwords is Airflow's own: users that are in it already get no generated one.
+        # Airflow's own password file: it generates no password for users who are already in it.
         (self.home / "passwords.json").write_text(json.dumps({_USER: self.password}), encoding="utf-8")
         self._migrate()
         for part in self.parts:
             part.start()
-        # One client for all its questions: each new one reads the system's certificates, which is most of their CPU.
+        # One client for all requests: each new client reads the system's certificates, which costs most of the CPU.
         with httpx.Client(base_url=self.url, timeout=5) as client:
             self.parts[0].wait_until(lambda: self._healthy(client), START_S)
         return self
 
     def stop(self) -> None:
-        """End all parts side by side, with the tasks they run. Raises ProcessError when one stays."""
+        """End all parts in parallel, with their tasks. Raises ProcessError if one does not end."""
         with ThreadPoolExecutor(len(self.parts)) as pool:
             list(pool.map(lambda part: part.stop(_GRACE_S), self.parts))
 
     def check(self) -> None:
-        """Raises ProcessError when a part has ended."""
+        """Raises ProcessError if a part has ended."""
         for part in self.parts:
             if part.pid is None:
                 raise ProcessError(f"{part.name} has ended: {part.log_end()}")
@@ -124,7 +125,7 @@ class Airflow:
 
 
 def _program() -> str:
-    # Beside the Python of this environment, whether or not it is activated.
+    # Next to this environment's Python, so the environment need not be activated.
     return str(Path(sys.executable).parent / "airflow")
 
 
@@ -140,7 +141,7 @@ def _settings(home: Path, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__CORE__FERNET_KEY": "",
-        # Its parts share one SQLite file: on a busy disk one waits for the others for longer than the usual 5 s.
+        # The parts share one SQLite file: on a busy disk one may wait for the others longer than the default 5 s.
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home.resolve()}/airflow.db?timeout=60",
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__HOST": HOST,
@@ -148,10 +149,10 @@ def _settings(home: Path, port: int) -> dict[str, str]:
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW__API__SECRET_KEY": secrets.token_urlsafe(32),
         "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_urlsafe(48),
-        # The first task of all makes the API server load what tasks ask of it, which is seconds on a busy machine.
+        # At the first task the API server imports the modules for task requests, which takes seconds on a busy machine.
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         **{name: os.environ.get(name, value) for name, value in _PACE.items()},
-        # Each part would open a port for its logs on all addresses.
+        # By default each part would open a fixed port for its logs on all addresses.
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",

@@ -1,4 +1,4 @@
-"""What the demo and the tests ask of a running Airflow: its public API with a login, nothing of its insides."""
+"""The requests of the demo and the tests to a running Airflow: only its public API, with a login."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import httpx
 
 from deploy.local.process import ProcessError
 
-_ANSWER_S = 120.0  # an API server that loads its parts answers later
+_ANSWER_S = 120.0  # an API server answers late while it still imports its parts
 
 
 class AirflowClient:
-    """A logged-in client of the Airflow at `url`; `http` is its connection, for what is not the API's."""
+    """A logged-in client of the Airflow at `url`; `http` is its connection, for requests outside the API."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
         answer = httpx.post(f"{url}/auth/token", json={"username": user, "password": password}, timeout=_ANSWER_S)
@@ -21,7 +21,7 @@ class AirflowClient:
         self.http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=_ANSWER_S)
 
     def close(self) -> None:
-        """Drop its connections."""
+        """Close its connections."""
         self.http.close()
 
     def get(self, path: str, **query: Any) -> Any:
@@ -29,13 +29,13 @@ class AirflowClient:
         return self.http.get(path, params=query).raise_for_status().json()
 
     def wait_for_dag(self, dag_id: str, seconds: float) -> None:
-        """Return when the DAG is there. Raises ProcessError, with Airflow's import errors, after `seconds`."""
+        """Return when the DAG exists. Raises ProcessError with Airflow's import errors after `seconds`."""
         until = time.monotonic() + seconds
         while self.http.get(f"/api/v2/dags/{dag_id}").status_code != httpx.codes.OK:
             if time.monotonic() > until:
                 errors = self.get("/api/v2/importErrors")["import_errors"]
-                found = " | ".join(error["stack_trace"].strip().splitlines()[-1] for error in errors)
-                raise ProcessError(f"there is no DAG {dag_id} after {seconds:.0f} s; import errors: {found or 'none'}")
+                texts = " | ".join(error["stack_trace"].strip().splitlines()[-1] for error in errors)
+                raise ProcessError(f"there is no DAG {dag_id} after {seconds:.0f} s; import errors: {texts or 'none'}")
             time.sleep(0.5)
 
     def set_paused(self, dag_id: str, paused: bool) -> None:
@@ -43,20 +43,20 @@ class AirflowClient:
         self.http.patch(f"/api/v2/dags/{dag_id}", json={"is_paused": paused}).raise_for_status()
 
     def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
-        """Any other call; its answer, whatever the status."""
+        """Any other call; returns the answer, whatever its status."""
         return self.http.request(method, path, json=body)
 
     def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
-        """Start a run now; its run_id. Raises httpx.HTTPError."""
+        """Start a run now; returns its run_id. Raises httpx.HTTPError."""
         answer = self.ask("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf or {}})
         return str(answer.raise_for_status().json()["dag_run_id"])
 
     def mark(self, dag_id: str, run_id: str, state: str) -> None:
-        """Set the state of a run by hand: `failed` ends its tasks."""
+        """Set the state of a run manually: `failed` ends its tasks."""
         self.ask("PATCH", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}", {"state": state}).raise_for_status()
 
     def clear(self, dag_id: str, run_id: str) -> None:
-        """Let the run begin again, with its own conf."""
+        """Restart the run with its own conf."""
         self.ask("POST", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/clear", {"dry_run": False}).raise_for_status()
 
     def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class AirflowClient:
         return next(task for task in self.tasks(dag_id, run_id) if task["task_id"] == task_id)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
-        """What a task left under `key`, as a browser gets it. Raises httpx.HTTPError."""
+        """What a task stored under `key`, as a browser gets it. Raises httpx.HTTPError."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.get(path, deserialize=False)["value"]
 
@@ -81,7 +81,7 @@ class AirflowClient:
         return list(self.get(f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"])
 
     def log_end(self, dag_id: str, run_id: str, task: dict[str, Any], lines: int = 6) -> str:
-        """The last `lines` of the log of a task's last try."""
+        """The last `lines` lines of the log of a task's last try."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task['task_id']}/logs/{task['try_number']}"
         content = self.http.get(path, headers={"Accept": "application/json"}).raise_for_status().json()["content"]
         events = [str(line.get("event", line)) if isinstance(line, dict) else str(line) for line in content]

@@ -1,4 +1,4 @@
-"""A private schema registry, for tests and the demo: Apicurio, which keeps its schemas in memory, on loopback."""
+"""A private schema registry for tests and the demo: Apicurio with its schemas in memory, on loopback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _START_S = 180.0
 
 
 class Apicurio:
-    """One registry; `url` is Confluent's API of it."""
+    """One registry; `url` is its Confluent-compatible API."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="binlake-apicurio-"))
@@ -39,7 +39,7 @@ class Apicurio:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def set_compatibility(self, policy: str) -> None:
-        """The policy of all subjects, as BACKWARD or NONE."""
+        """Set the policy of all subjects, such as BACKWARD or NONE."""
         httpx.put(f"{self.url}/config", json={"compatibility": policy}).raise_for_status()
 
     def _answers(self) -> bool:

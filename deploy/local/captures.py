@@ -1,8 +1,8 @@
-"""`make captures`: brings every capture of a folder to a target by two paths and compares it at recorded states.
+"""`make captures`: applies every capture of a folder to a target by two paths and compares it at recorded states.
 
-`direct`: core functions alone, at every state. `windows`: pumps, lake and Spark, at `--states` of them, spread evenly
-over the capture; a window between two of them holds all that lies between. A line a capture and path: transactions,
-rows, states, windows, seconds, equal or the first difference. Nothing depends on what a capture is called or holds.
+`direct`: only core functions, at every state. `windows`: pumps, lake and Spark, at `--states` states, spread evenly
+over the capture; one window covers everything between two of them. One line for each capture and path: transactions,
+rows, states, windows, seconds, equal or the first difference. Nothing depends on a capture's name or content.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PATIENCE_S = 60.0
 
 @dataclass
 class Outcome:
-    """How a capture went by one path; `difference` empty = equal. `rows`: rows compared, summed over `states`."""
+    """The result of a capture by one path; empty `difference` = equal. `rows`: compared rows, summed over `states`."""
 
     name: str
     path: str = "windows"
@@ -68,11 +68,11 @@ class Outcome:
 
     @property
     def equal(self) -> bool:
-        """True when every state was reached and equal."""
+        """True when every state was reached and was equal."""
         return not self.difference
 
     def line(self) -> str:
-        """The one line that is printed."""
+        """The line to print."""
         verdict = "equal" if self.equal else f"differs: {self.difference}"
         return (
             f"{self.name:<16} {self.path:<7} {self.transactions:>6} transactions {self.rows:>8} rows "
@@ -81,16 +81,16 @@ class Outcome:
 
 
 def captures_in(folder: Path) -> list[Capture]:
-    """The captures in `folder` (or the one it is), by name. Raises ConfigError when there is none."""
+    """The captures in `folder` (or `folder` itself, if it is one), by name. Raises ConfigError if there is none."""
     candidates = [folder, *folder.iterdir()] if folder.is_dir() else []
-    found = sorted(path for path in candidates if any(path.glob("binlogs.bin*")))
-    if not found:
+    captures = sorted(path for path in candidates if any(path.glob("binlogs.bin*")))
+    if not captures:
         raise ConfigError("no capture found", where={"folder": folder}, hint="set BINLAKE_CAPTURES=DIR")
-    return [Capture(path) for path in found]
+    return [Capture(path) for path in captures]
 
 
 def sample(states: list[StateAt], most: int) -> list[StateAt]:
-    """`most` of `states` (0 = all), spread evenly, the last among them, and the first where there are two."""
+    """`most` of `states` (0 = all), spread evenly, with the last one, and the first one if there are at least two."""
     if most <= 0 or len(states) <= most:
         return states
     step = (len(states) - 1) / max(most - 1, 1)
@@ -98,7 +98,7 @@ def sample(states: list[StateAt], most: int) -> list[StateAt]:
 
 
 def run_direct(capture: Capture, server: MariaDb) -> Outcome:
-    """Apply `capture` by core functions alone and compare at every one of its states; errors as in `run_capture`."""
+    """Apply `capture` with core functions only and compare at each of its states; errors as in `run_capture`."""
 
     def work(outcome: Outcome) -> None:
         log = read_log(capture)
@@ -127,9 +127,9 @@ def run_capture(
     pumps: int = 2,
     mirror: bool = False,
 ) -> Outcome:
-    """Replay `capture` through `pumps` and windows, compare at a `sample` of its states; its files go below `folder`.
+    """Replay `capture` through `pumps` and windows, compare at a `sample` of its states; files go below `folder`.
 
-    Errors of the pipeline become the outcome's difference: one capture that fails stops no other.
+    Errors of the pipeline become the outcome's difference, so a failed capture does not stop the others.
     """
 
     def work(outcome: Outcome) -> None:
@@ -141,7 +141,7 @@ def run_capture(
             outcome.replay_seconds = float(cluster.replay["seconds"])
             stops = sorted({*(state.commit_ts for state in states), *hands.stops})
             settings = _settings(cluster, server, folder, stops)
-            # From where the capture has something: before it there are decades of nothing.
+            # Start right before the capture's first change, not decades earlier.
             settings["initial-commit-ts"] = str(commits.first_ts - 1)
             settings["source"]["new-collation"] = _new_collation(capture)
             settings["source"]["invalid-text"] = _invalid_text(capture)
@@ -164,7 +164,7 @@ def _run_timed(capture: Capture, path: str, server: MariaDb, work: Callable[[Out
         work(outcome)
     except (BinlakeError, ProcessError) as error:
         outcome.difference = f"{type(error).__name__}: {error}"
-    except Exception as error:  # noqa: BLE001 - the other captures are run all the same; the traceback is shown
+    except Exception as error:  # noqa: BLE001 - the other captures still run; the traceback is shown
         traceback.print_exc()
         outcome.difference = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     outcome.seconds = time.monotonic() - began
@@ -176,7 +176,7 @@ def _new_collation(capture: Capture) -> bool:
 
 
 def _invalid_text(capture: Capture) -> InvalidText:
-    """As an operator sets it for a source with texts that are not UTF-8: the capture counted them."""
+    """As an operator would set it for a source with texts that are not UTF-8; the capture counted such texts."""
     return "latin1" if capture.meta.get("text_not_utf8") else "refuse"
 
 
@@ -227,7 +227,7 @@ def _compare(capture: Capture, state: StateAt, server: MariaDb, outcome: Outcome
 
 
 def _advance(ctx: StageContext, stop: int) -> int:
-    """Run windows until everything at or below `stop` is applied; how many. Raises IncompleteWindow after a while."""
+    """Run windows until everything at or below `stop` is applied; returns their number. Raises IncompleteWindow."""
     windows, until = 0, time.monotonic() + _PATIENCE_S
     while (ctx.windows.landed_ts() or 0) < stop:
         results = run_window(ctx)
@@ -248,7 +248,7 @@ def _landed(results: list[StageResult]) -> bool:
 def run_all(
     captures: Iterable[Capture], server: MariaDb, make_spark: Callable[[], SparkSession], most_states: int
 ) -> int:
-    """Every capture by both paths, a line each and what was exempt or done by hand; the exit status."""
+    """Run every capture by both paths; print a line each, with exemptions and manual DDL. Returns the exit status."""
     outcomes: list[Outcome] = []
     for capture in captures:
         outcomes.append(_print_notes(run_direct(capture, server)))
@@ -272,7 +272,7 @@ def _print_notes(outcome: Outcome) -> Outcome:
 
 
 def main() -> int:
-    """Parse the arguments, start one target and one Spark session, run; 1 when a capture differs or cannot be read."""
+    """Parse the arguments, start one target and one Spark session, run; 1 if a capture differs or cannot be read."""
     parser = argparse.ArgumentParser(prog="make captures", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=DEFAULT, help="folder of captures, or one capture")
     parser.add_argument("--states", type=int, default=STATES, help="states to compare after windows; 0 = all of them")
@@ -281,7 +281,7 @@ def main() -> int:
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    # An end by SIGTERM takes the same way out as any other: servers stopped, folders removed.
+    # SIGTERM exits like any other end: servers are stopped and folders removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         captures = captures_in(arguments.folder)

@@ -1,4 +1,4 @@
-"""A headless Chromium driven by its own protocol (DevTools over a WebSocket): for tests and pictures of the pages."""
+"""A headless Chromium, controlled over DevTools (a WebSocket), for tests and pictures of the pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIZE = (1280, 900)
 
 
 class Chromium:
-    """One browser below `folder`, with a profile of its own."""
+    """One browser below `folder`, with its own profile."""
 
     def __init__(self, folder: Path) -> None:
         program = chromium.program()
@@ -57,7 +57,7 @@ class Chromium:
 
 
 class Page:
-    """One page. `requests`: all URLs that it asked for; `complaints`: what the browser logged as an error."""
+    """One page. `requests`: all URLs that it requested; `complaints`: what the browser logged as an error."""
 
     def __init__(self, address: str) -> None:
         self._open = ExitStack()
@@ -77,7 +77,7 @@ class Page:
         self._open.close()
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command of the protocol; its result. Raises ProcessError."""
+        """Send one command of the protocol; returns its result. Raises ProcessError."""
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
         while True:
@@ -90,44 +90,44 @@ class Page:
             self._note(message)
 
     def size(self, width: int, height: int) -> None:
-        """The size of the window, in CSS pixels."""
+        """Set the size of the window, in CSS pixels."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def scheme(self, scheme: Literal["light", "dark"]) -> None:
-        """What the user prefers."""
+        """Set the user's preferred color scheme."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def cookie(self, url: str, name: str, value: str) -> None:
-        """Give it a cookie of `url`."""
+        """Set a cookie for `url`."""
         self.call("Network.setCookie", url=url, name=name, value=value, sameSite="Lax")
 
     def goto(self, url: str) -> None:
-        """Load `url` to its end."""
-        self._then_loads(lambda: self.call("Page.navigate", url=url))
+        """Load `url` and wait until it has loaded."""
+        self._act_and_wait_for_load(lambda: self.call("Page.navigate", url=url))
 
     def follow(self, text: str) -> None:
-        """Click the link or button that says `text`, and load what it leads to. Raises ProcessError without one."""
-        self._then_loads(lambda: self.click(text))
+        """Click the link or button with `text` and wait for the page it loads. Raises ProcessError if none exists."""
+        self._act_and_wait_for_load(lambda: self.click(text))
 
     def click(self, text: str) -> None:
-        """Click the first visible link, button, or tab that says `text`. Raises ProcessError without one."""
-        found = self.evaluate(
+        """Click the first visible link, button, or tab with `text`. Raises ProcessError if none exists."""
+        clicked = self.evaluate(
             "(text => { const all = [...document.querySelectorAll('a, button, [role=tab]')];"
             "const one = all.find(e => e.textContent.trim() === text && e.getClientRects().length);"
             f"one?.click(); return !!one }})({json.dumps(text)})"
         )
-        if not found:
+        if not clicked:
             raise ProcessError(f"nothing to click has the text {text!r}: {self.text()[:2000]}")
 
     def fill(self, label: str, text: str) -> None:
-        """Type `text`, as a keyboard does, into the field of `label`. Raises ProcessError without one."""
-        found = self.evaluate(
+        """Type `text`, as a keyboard does, into the field of `label`. Raises ProcessError if none exists."""
+        focused = self.evaluate(
             "(text => { const label = [...document.querySelectorAll('label')]"
             ".find(e => e.textContent.trim().startsWith(text));"
             "const field = label?.control ?? document.getElementById(label?.htmlFor); if (!field) return false;"
             f"field.focus(); field.select?.(); return true }})({json.dumps(label)})"
         )
-        if not found:
+        if not focused:
             raise ProcessError(f"there is no field with the label {label!r}: {self.text()[:2000]}")
         self.call("Input.insertText", text=text)
 
@@ -149,27 +149,27 @@ class Page:
     def wait(self, script: str) -> Any:
         """The value of `script` once it is true. Raises ProcessError after WAIT_S."""
         until = time.monotonic() + WAIT_S
-        while not (found := self.evaluate(script)):
+        while not (value := self.evaluate(script)):
             if time.monotonic() > until:
                 raise ProcessError(f"condition not met: {script}; the page: {self.text()[:2000]}")
             time.sleep(_POLL_S)
-        return found
+        return value
 
     def text(self) -> str:
-        """What it shows."""
+        """The visible text of the page."""
         return str(self.evaluate("document.body?.innerText ?? ''"))
 
     def picture(self, path: Path) -> None:
-        """A PNG of what the window shows."""
+        """Write a PNG of the window to `path`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
-    def _then_loads(self, act: Callable[[], object]) -> None:
+    def _act_and_wait_for_load(self, act: Callable[[], object]) -> None:
         before, until = self._loads, time.monotonic() + WAIT_S
         act()
         while self._loads == before:
             if time.monotonic() > until:
-                raise ProcessError("the page does not load")
+                raise ProcessError("the page did not load in time")
             self._note(json.loads(self._socket.recv(timeout=WAIT_S)))
 
     def _note(self, message: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""Writes the archive of the classes that Spark loads: `python -m deploy.local.class_archive FILE`.
+"""Writes an archive of the classes that Spark loads: `python -m deploy.local.class_archive FILE`.
 
-A JVM writes it at its end, of what it has loaded: this one runs what a window uses.
+A JVM writes it at exit, with the classes it has loaded; this one first runs queries like those of a window.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_jobs.job.session import classic_session
 
 def main(archive: Path) -> None:
     """Return when the JVM has written `archive` and ended."""
-    # A class that it cannot archive is a line of its log.
+    # Otherwise the JVM logs a line for each class that it cannot archive.
     java = f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
     with tempfile.TemporaryDirectory(prefix="binlake-classes-") as scratch:
         conf = {"spark.driver.extraJavaOptions": java, "spark.sql.warehouse.dir": f"{scratch}/warehouse"}
@@ -28,7 +28,7 @@ def main(archive: Path) -> None:
         run_sample_queries(spark, f"{scratch}/table")
         spark.stop()
         gateway.shutdown()
-        # PySpark's JVM ends with its input.
+        # PySpark's JVM ends when its input is closed.
         gateway.proc.stdin.close()
         gateway.proc.wait()
 

@@ -1,6 +1,6 @@
 """A source cluster on this machine for one capture: a placement driver with a led clock, pumps, and the replay.
 
-Each part is its own process of the `binlake` command, as in a deployment; all are ended with the context.
+Each part is a separate process of the `binlake` command, as in a deployment; all end with the context.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REPLAY_S = 900.0
 
 @dataclass(frozen=True)
 class CaptureCluster:
-    """Addresses of a running source cluster; `replay` is what `binlake capture replay` printed at its end."""
+    """Addresses of a running source cluster; `replay` is the final output of `binlake capture replay`."""
 
     pd_url: str
     status_url: str
@@ -43,7 +43,7 @@ def capture_cluster(capture: Capture, folder: Path, *, pumps: int = 2) -> Iterat
         _start(stack, folder, "pd", driver, "serving http")
         for n, address in enumerate(addresses, 1):
             own = ("--addr", address, "--data-dir", str(folder / f"pump-{n}"), "--node-id", f"pump-{n}")
-            # A window waits for the watermark of a quiet pump, and that for its next fake.
+            # A window waits for the watermark of a quiet pump, which moves with the next fake binlog.
             quick = ("--gen-binlog-interval", "0.2", "--heartbeat-interval", "1", "--status-url", f"http://{status}")
             disk = ("--stop-write-at-available-space", "1 gib")
             _start(stack, folder, f"pump-{n}", ("pump", *own, *pd_urls, *quick, *disk), " listens at ")
@@ -62,5 +62,5 @@ def _start(
 
 def _printed(child: Child) -> dict[str, Any]:
     lines = child.log.read_text(encoding="utf-8").splitlines()
-    found: dict[str, Any] = json.loads(next(line for line in lines if line.startswith('{"capture"')))
-    return found
+    printed: dict[str, Any] = json.loads(next(line for line in lines if line.startswith('{"capture"')))
+    return printed

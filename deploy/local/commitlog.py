@@ -1,4 +1,4 @@
-"""A capture in commit order, without a pump: what every consumer of it must see, told by the recorded binlogs alone."""
+"""A capture in commit order, without a pump: what every consumer must see, derived only from the recorded binlogs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CommitLog:
 
 
 def read_log(capture: Capture) -> CommitLog:
-    """Pair P and C; an orphan gets the outcome that the capture tells."""
+    """Pair prewrite and commit binlogs; an orphan gets the outcome recorded in the capture."""
     prewrites: dict[int, pb.Binlog] = {}
     commits: dict[int, int] = {}
     schema_state: dict[int, int] = {}
@@ -61,7 +61,7 @@ def read_log(capture: Capture) -> CommitLog:
 
 
 def tables_in_doubt(log: CommitLog) -> set[str]:
-    """`db.table` of those of which it is not certain what was logged twice (`source.second-writes`)."""
+    """`db.table` of tables for which it is uncertain which changes were logged twice (`source.second-writes`)."""
     schemas = window_schemas(SchemaState(), log.ddls, log.jobs)
     batch = MutationBatch(second_writes="once")
     for commit_ts, start_ts, payload, version in log.rows:

@@ -1,6 +1,6 @@
-"""`make demo`: a recorded TiDB travels through pumps, an Airflow DAG and Delta tables into MariaDB, and is compared.
+"""`make demo`: replicates a recorded TiDB through pumps, an Airflow DAG and Delta tables into MariaDB, and compares it.
 
-Everything is below `.local/demo` and on loopback. Exit status 0 only when every table was equal at every state.
+All files are below `.local/demo`, all servers on loopback. Exit status 0 only if every table was equal at every state.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from deploy.local.spark_connect import SparkConnect
 
 FOLDER = ROOT / ".local" / "demo"
 NAME = "demo"
-# 6,000 transactions last about as long as the windows of their first half need.
+# At this rate, the 6,000 transactions take about as long as the windows of their first half.
 RATE = 300.0
 
 
 class Demo:
-    """All servers of the demo below `folder`, and the replication file that ties them."""
+    """All servers of the demo below `folder`, and the replication file that connects them."""
 
     def __init__(self, capture: Capture, folder: Path, report: Report, *, with_feed: bool = False) -> None:
         self.report = report
@@ -42,7 +42,7 @@ class Demo:
         self.target = MariaDb(folder / "mariadb")
         self.spark = SparkConnect(folder / "spark", java=SHORT_LIVED_JAVA)
         self.states = list(read_expected_states(capture))
-        # Every second state lies inside a window, not at its end: time travel must find it.
+        # Every second state lies inside a window, not at its end, so time travel has to reconstruct it.
         self.inside = self.states[2:-1:2]
         self.stops = [state for state in self.states if state not in self.inside]
         self.feed = DemoFeed(self.folder) if with_feed else None
@@ -51,7 +51,7 @@ class Demo:
 
     @property
     def starts(self) -> dict[str, Callable[[], object]]:
-        """What has to be started beside Airflow, by name."""
+        """The servers to start besides Airflow, by name."""
         return {
             "pd and two pumps": self.source.start,
             "MariaDB": self.target.start,
@@ -61,19 +61,19 @@ class Demo:
 
     @property
     def ends(self) -> list[Callable[[], object]]:
-        """What ends them."""
+        """The functions that stop these servers."""
         own: list[Callable[[], object]] = [self.spark.stop, self.source.stop, self.target.stop]
         return [*own, self.feed.stop] if self.feed is not None else own
 
     def replication(self) -> Replication:
-        """The replication as the DAG has it."""
+        """The replication that the DAG runs."""
         return load_replication(self.file)
 
     def _environment(self) -> dict[str, str]:
         return {"BINLAKE_REPLICATIONS": str(self.file.parent), **self.spark.as_airflow_connection(SPARK_CONNECTION)}
 
     def write_replication(self) -> None:
-        """The file that the DAG is made from."""
+        """Write the file from which the DAG is made."""
         self.file.parent.mkdir(parents=True)
         stops = ", ".join(f'"{state.commit_ts}"' for state in self.stops)
         self.file.write_text(
@@ -90,7 +90,7 @@ cluster-id = "{self.source.cluster_id}"
 path = "{self.folder / "lake"}"
 
 [window]
-# Where the capture recorded what TiDB showed; some of its states are left inside a window.
+# Commit_ts at which the capture recorded TiDB's tables; some recorded states lie inside a window on purpose.
 stop-at = [{stops}]
 
 [target]
@@ -104,7 +104,7 @@ enabled = true
 
 [airflow]
 schedule = "every 5s"
-# A task a window: with one a stage, seven more Python processes start for each window.
+# One task for each window: with one for each stage, seven more Python processes would start for each window.
 layout = "fused"
 engine = "connect"
 spark-conn-id = "{SPARK_CONNECTION}"
@@ -115,7 +115,10 @@ retry-delay-s = 2
 
 
 def run(capture: Capture, folder: Path, keep: bool, *, rate: float = RATE, with_feed: bool = False) -> int:
-    """The demo at `rate` binlogs a second; the exit status. Raises BinlakeError, ProcessError, KeyboardInterrupt."""
+    """Run the demo at `rate` binlogs a second. Returns the exit status.
+
+    Raises BinlakeError, ProcessError, KeyboardInterrupt.
+    """
     report = Report()
     for name in stop_recorded(folder):
         report.say(f"stopped {name}, which an earlier demo left running")
@@ -142,7 +145,7 @@ def _windows(demo: Demo, rate: float) -> bool:
         with Watch(demo.replication(), demo.source, demo.stops, client, demo.report) as watch:
             equal = watch.until_all_compared()
             client.set_paused(NAME, True)
-            # The mirrors are a sink of their own and may still be at the last window.
+            # The mirrors are a separate sink and may still be working on the last window.
             watch.until_mirrored()
         return equal
     finally:
@@ -150,13 +153,13 @@ def _windows(demo: Demo, rate: float) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Parse, run, and say in one line what went wrong."""
+    """Parse the arguments and run; an error is printed in one line."""
     parser = argparse.ArgumentParser(prog="make demo")
     parser.add_argument("--keep", action="store_true", help="leave all servers running; `make stop` stops them")
     parser.add_argument("--capture", type=Path, default=ROOT / "tests" / "captures" / "bank")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of all files (emptied first)")
-    parser.add_argument("--rate", type=float, default=RATE, help="binlogs of the capture that are fed a second")
-    parser.add_argument("--feed", action="store_true", help="send the windows to a Kafka too, and read them there")
+    parser.add_argument("--rate", type=float, default=RATE, help="binlogs of the capture to replay per second")
+    parser.add_argument("--feed", action="store_true", help="also send the windows to Kafka, and read them there")
     args = parser.parse_args(arguments)
     return exit_status(
         lambda: run(Capture(args.capture), args.folder.resolve(), args.keep, rate=args.rate, with_feed=args.feed)

@@ -1,4 +1,4 @@
-"""The demo's look into the past, by `binlake audit`: a row's history, and tables as of a moment inside a window."""
+"""The demo's audit queries: a row's history with `binlake audit`, and tables as of a commit_ts inside a window."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN = 5
 
 
 def show_audit(replication: Replication, file: Path, states: Sequence[StateAt], report: Report) -> bool:
-    """Whether every table as of each of `states`, which lie inside windows, is what the source showed then."""
+    """Whether every table as of each of `states`, which lie inside windows, equals what the source showed then."""
     paths = LakePaths.of(replication)
     equal = [_as_of(paths, state, report) for state in states]
     table = _tables(states[0])[0]
@@ -51,10 +51,10 @@ def _tables(state: StateAt) -> list[dict[str, Any]]:
 
 
 def _window_around(windows: WindowLog, ts: int) -> tuple[int, int]:
-    found = next(((lo, hi) for lo, hi in windows.landed((ts - 1, ts)) if lo < ts < hi), None)
-    if found is None:
-        raise IncompleteWindow("no landed window holds this commit_ts strictly inside", where={"commit_ts": ts})
-    return found
+    window = next(((lo, hi) for lo, hi in windows.landed((ts - 1, ts)) if lo < ts < hi), None)
+    if window is None:
+        raise IncompleteWindow("no landed window has this commit_ts strictly inside", where={"commit_ts": ts})
+    return window
 
 
 def _show_history(table: dict[str, Any], file: Path, report: Report) -> None:
@@ -71,21 +71,21 @@ def _show_history(table: dict[str, Any], file: Path, report: Report) -> None:
 
 def _show_rows(table: dict[str, Any], file: Path, ts: int, report: Report) -> None:
     command = ["table", table["table"], "--as-of", str(ts)]
-    found = _ask(file, command)
-    title = f"binlake audit {' '.join(command)}: {len(found['rows'])} rows, the first {_SHOWN}:"
-    report.table(title, found["columns"], found["rows"][:_SHOWN])
+    answer = _ask(file, command)
+    title = f"binlake audit {' '.join(command)}: {len(answer['rows'])} rows, the first {_SHOWN}:"
+    report.table(title, answer["columns"], answer["rows"][:_SHOWN])
 
 
 def _equal(audit: Audit, table: dict[str, Any], ts: int) -> bool:
     columns, rules = table["columns"], [canonical_text_of(kind) for kind in table["types"]]
-    found = audit.table_as_of(table["schema"], table["name"], ts)
+    lake = audit.table_as_of(table["schema"], table["name"], ts)
     shown = Counter(
-        tuple(rule(row[name]) for rule, name in zip(rules, columns, strict=True)) for row in found.rows
+        tuple(rule(row[name]) for rule, name in zip(rules, columns, strict=True)) for row in lake.rows
     )  # fmt: skip
     recorded = Counter(
         tuple(rule(raw_from_capture(value)) for rule, value in zip(rules, row, strict=True)) for row in table["rows"]
     )
-    return list(found.columns) == list(columns) and shown == recorded
+    return list(lake.columns) == list(columns) and shown == recorded
 
 
 def _image(before: dict[str, str] | None, after: dict[str, str] | None) -> str:

@@ -1,7 +1,7 @@
-"""The demo's feed: its windows reach topics of a real Kafka too, where a consumer finds the target's tables again.
+"""The demo's feed: it also sends the windows to topics of a real Kafka, from which a consumer rebuilds the tables.
 
-The consumer is the one of `examples/`, which knows nothing of Binlake: it decodes with fastavro, asks the registry for
-schemas, and keeps rows in SQLite.
+The consumer comes from `examples/` and uses no Binlake code: it decodes with fastavro, asks the registry for schemas,
+and stores the rows in SQLite.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIDE_BY_SIDE = 2
 
 
 class DemoFeed:
-    """A broker and a registry below `folder`, and the replication's section that sends to them."""
+    """A broker and a registry below `folder`, and the replication's section for a feed to them."""
 
     def __init__(self, folder: Path) -> None:
         self.kafka = Kafka(folder=folder / "kafka")
@@ -44,16 +44,16 @@ class DemoFeed:
 
     @property
     def starts(self) -> dict[str, Callable[[], object]]:
-        """What has to be started, by name."""
+        """The servers to start, by name."""
         return {"Kafka": self.kafka.start, "schema registry": self._start_registry}
 
     def stop(self) -> None:
-        """End both."""
+        """Stop both."""
         self.kafka.stop()
         self.registry.stop()
 
     def section(self) -> str:
-        """Of the replication file."""
+        """The feed's section of the replication file."""
         return f"""
 [[feed]]
 name = "{_NAME}"
@@ -62,7 +62,7 @@ schema-registry = "{self.registry.url}"
 """
 
     def show(self, replication: Replication, report: Report) -> bool:
-        """Whether the consumer has every table as the target has it. Raises ProcessError."""
+        """Whether the consumer's tables equal the target's. Raises ProcessError."""
         self._wait_until_published(replication)
         windows = WindowLog(LakePaths.of(replication))
         events = [event for event in windows.events(stage="publish", state="done") if event["sink"] == feed_sink(_NAME)]
@@ -89,7 +89,7 @@ schema-registry = "{self.registry.url}"
             if not state.works:
                 raise ProcessError(state.why_skipped(_NAME))
             if time.monotonic() > end:
-                raise ProcessError("the feed does not reach the end of the lake")
+                raise ProcessError("the feed did not reach the end of the lake in time")
             time.sleep(_POLL_S)
 
     def _consume(self, topic: str) -> None:
@@ -100,7 +100,7 @@ schema-registry = "{self.registry.url}"
             raise ProcessError(f"the consumer of {topic} failed: {done.stderr[-500:]}")
 
     def _file(self, topic: str) -> Path:
-        # One database has one writer.
+        # One database for each consumer, because SQLite allows only one writer.
         return self._folder / f"{topic}.sqlite"
 
     def _compare(self, connection: Any, db: str, table: str) -> bool:
@@ -111,10 +111,10 @@ schema-registry = "{self.registry.url}"
             wanted = sorted(tuple(map(str, row)) for row in cursor.fetchall())
         with closing(sqlite3.connect(self._file(topic))) as replica:
             columns = ", ".join(f'"{name}"' for name in names)
-            found = sorted(tuple(map(str, row)) for row in replica.execute(f'SELECT {columns} FROM "{topic}"'))
-        verdict = "equal" if found == wanted else "differs"
-        print(f"{'':10}topic {topic:<18} {len(found):>8,} rows  {verdict}", flush=True)
-        return found == wanted
+            consumed = sorted(tuple(map(str, row)) for row in replica.execute(f'SELECT {columns} FROM "{topic}"'))
+        verdict = "equal" if consumed == wanted else "differs"
+        print(f"{'':10}topic {topic:<18} {len(consumed):>8,} rows  {verdict}", flush=True)
+        return consumed == wanted
 
 
 def _tables(connection: Any) -> list[tuple[str, str]]:

@@ -1,7 +1,8 @@
-"""`make demo-mysql`: two sharded MariaDB servers under writes become one table of a third, by way of the lake.
+"""`make demo-mysql`: replicates two sharded MariaDB servers under writes into one table of a third, through the lake.
 
-A base of 200,000 rows is loaded and the log read on from its place; both shards get a column meanwhile. Everything is
-below `.local/demo-mysql` and on loopback. Exit status 0 only when the target has exactly the shards' rows.
+A base of 200,000 rows is loaded, and the logs are read on from the position of the load; meanwhile both shards get a
+new column. All files are below `.local/demo-mysql`, all servers on loopback. Exit status 0 only if the target has
+exactly the shards' rows.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _PATIENCE_S = 300.0
 
 
 class Demo:
-    """All servers of the demo below `folder`, and the files that tie them."""
+    """All servers of the demo below `folder`, and the files that connect them."""
 
     def __init__(self, folder: Path, report: Report) -> None:
         self.report = report
@@ -55,7 +56,7 @@ class Demo:
 
     @property
     def starts(self) -> dict[str, Callable[[], object]]:
-        """What has to be started beside Airflow, by name."""
+        """The servers to start besides Airflow, by name."""
         return {
             "pd and two pumps": self.source.start,
             "the target, MariaDB": self.target.start,
@@ -65,11 +66,11 @@ class Demo:
 
     @property
     def ends(self) -> list[Callable[[], object]]:
-        """What ends them."""
+        """The functions that stop these servers."""
         return [self.spark.stop, self.source.stop, self.target.stop, *(shard.stop for shard in self.shards)]
 
     def write_replication(self) -> None:
-        """The file that the DAG is made from."""
+        """Write the file from which the DAG is made."""
         self.file.parent.mkdir(parents=True)
         self.file.write_text(
             f"""# Written by `make demo-mysql`.
@@ -105,7 +106,7 @@ retry-delay-s = 2
         )
 
     def feed(self) -> None:
-        """Start the feeder: a snapshot of each shard first, then its log."""
+        """Start the feeder: it first takes a snapshot of each shard, then reads its log."""
         tracker = f'[tracker]\nhost = "{self.target.host}"\nport = {self.target.port}\nuser = "{self.target.user}"\n'
         sources = [
             f'[[source]]\nname = "{shard.name}"\nhost = "{shard.server.host}"\nport = {shard.server.port}\n'
@@ -116,7 +117,7 @@ retry-delay-s = 2
         self.source.feed("\n".join([tracker, *sources]))
 
     def until_fed(self, reached: Callable[[dict[str, Any]], bool], what: str) -> None:
-        """Return when every source of the feeder is as `reached` wants it. Raises ProcessError."""
+        """Return when `reached` is true for every source of the feeder. Raises ProcessError."""
         end = time.monotonic() + _PATIENCE_S
         while True:
             sources = self.source.feeder_status()["sources"]
@@ -126,23 +127,23 @@ retry-delay-s = 2
             if len(sources) == _SHARDS and all(map(reached, sources)):
                 return
             if time.monotonic() > end:
-                raise ProcessError(f"the feeder does not reach {what}: {sources}")
+                raise ProcessError(f"the feeder did not reach {what} in time: {sources}")
             self.report_windows()
             time.sleep(_POLL_S)
 
     def until_applied(self) -> None:
-        """Return when the target has all that the feeder has published by now. Raises ProcessError."""
+        """Return when the target has everything that the feeder has published so far. Raises ProcessError."""
         last = max(int(source["last_commit_ts"]) for source in self.source.feeder_status()["sources"])
         end = time.monotonic() + _PATIENCE_S
         while (self._log.greatest_hi("finalize") or 0) < last:
             if time.monotonic() > end:
-                raise ProcessError(f"the target does not reach {last}")
+                raise ProcessError(f"the target did not reach {last} in time")
             self.report_windows()
             time.sleep(_POLL_S)
         self.report_windows()
 
     def report_windows(self) -> None:
-        """A line for each window that was applied since the last call."""
+        """Print a line for each window that was applied since the last call."""
         events = self._log.events()
         for event in events:
             bounds = (event["lo"], event["hi"])
@@ -152,16 +153,16 @@ retry-delay-s = 2
                 self.report.window(WindowLine.of(event, same_run, 0.0))
 
     def compare(self) -> bool:
-        """Whether the target has the rows of all shards and no others."""
+        """Whether the target has exactly the rows of all shards."""
         rows = {shard: shard.rows() for shard in self.shards}
         wanted = sorted(row for own in rows.values() for row in own)
         with closing(self.target.connect()) as connection, connection.cursor() as cursor:
-            found = read_orders(cursor)
+            actual = read_orders(cursor)
         for shard, own in rows.items():
             self.report.say(f"{shard.name}: {len(own):,} rows, {shard.transactions:,} transactions written")
-        verdict = "equal" if found == wanted else "NOT EQUAL"
-        self.report.say(f"target {DB}.orders: {len(found):,} rows: {verdict} to the shards' {len(wanted):,}")
-        return found == wanted
+        verdict = "equal" if actual == wanted else "NOT EQUAL"
+        self.report.say(f"target {DB}.orders: {len(actual):,} rows: {verdict} to the shards' {len(wanted):,}")
+        return actual == wanted
 
     @cached_property
     def _log(self) -> WindowLog:
@@ -173,7 +174,7 @@ retry-delay-s = 2
 
 
 def run(folder: Path, keep: bool) -> int:
-    """The demo; the exit status. Raises BinlakeError, ProcessError, KeyboardInterrupt."""
+    """Run the demo. Returns the exit status. Raises BinlakeError, ProcessError, KeyboardInterrupt."""
     report = Report()
     for name in stop_recorded(folder):
         report.say(f"stopped {name}, which an earlier demo left running")
@@ -184,7 +185,7 @@ def run(folder: Path, keep: bool) -> int:
         report.page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
         equal = _replicate(demo)
         if keep:
-            report.say(f"left running: {demo.airflow.url}   `make stop` ends it")
+            report.say(f"left running: {demo.airflow.url}   `make stop` stops it")
     return 0 if equal else 1
 
 
@@ -195,11 +196,11 @@ def _replicate(demo: Demo) -> bool:
         for shard in demo.shards:
             shard.begin_writes()
         demo.feed()
-        demo.report.say(f"the feeder takes a snapshot of each shard, {ROWS:,} rows in all, while both are written to")
+        demo.report.say(f"the feeder takes a snapshot of each shard, {ROWS:,} rows in all, while writers change both")
         demo.report.say(f"feeder: {demo.source.status_url}/feeder")
         client.set_paused(NAME, False)
         demo.until_fed(lambda source: source["state"] == "reading", "the end of the snapshots")
-        demo.report.say("the snapshots are with the pumps; the logs are read on from where each was taken")
+        demo.report.say("the pumps have the snapshots; the feeder now reads each log from the position of its snapshot")
         demo.until_applied()
         for shard in demo.shards:
             before = shard.transactions
@@ -210,7 +211,7 @@ def _replicate(demo: Demo) -> bool:
             shard.end_writes()
         ends = {shard.name: shard.gtids() for shard in demo.shards}
         demo.until_fed(lambda source: source["gtids"] == ends[source["source"]], "the end of the logs")
-        demo.report.say("both logs are read to their ends")
+        demo.report.say("the feeder has read both logs to their ends")
         demo.until_applied()
         client.set_paused(NAME, True)
         return demo.compare()
@@ -221,12 +222,12 @@ def _until_written(shard: Shard, transactions: int) -> None:
     while shard.transactions < transactions:
         shard.check()
         if time.monotonic() > end:
-            raise ProcessError(f"the writer of {shard.name} does not get on")
+            raise ProcessError(f"the writer of {shard.name} wrote too few transactions in time")
         time.sleep(_POLL_S)
 
 
 def main(arguments: list[str]) -> int:
-    """Parse, run, and say in one line what went wrong."""
+    """Parse the arguments and run; an error is printed in one line."""
     parser = argparse.ArgumentParser(prog="make demo-mysql")
     parser.add_argument("--keep", action="store_true", help="leave all servers running; `make stop` stops them")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of all files (emptied first)")

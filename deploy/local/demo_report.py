@@ -1,4 +1,4 @@
-"""What the demo prints: one line an event, with the seconds since its start."""
+"""What the demo prints: one line for each event, with the seconds since the start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WindowLine:
     @classmethod
     def of(cls, event: Mapping[str, Any], same_run: Sequence[Mapping[str, Any]], lag: float) -> WindowLine:
         """From the event of finalize and all events of its run."""
-        # The mirrors may still be at work when the target is there already.
+        # The mirrors may still be working when the target is finished.
         ended = [other for other in same_run if other["state"] != "started"]
         seconds = {other["stage"]: float(other["seconds"]) for other in ended}
         landed = sum(other["rows"] for other in same_run if other["stage"] == "merge")
@@ -34,7 +34,7 @@ class WindowLine:
 
 
 class Report:
-    """Prints; remembers windows and states for the sum at the end."""
+    """Prints events, and remembers windows and states for the summary at the end."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -43,11 +43,11 @@ class Report:
         self._exempt: dict[str, int] = {}
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         print(f"{time.monotonic() - self._began:6.1f} s  {text}", flush=True)
 
     def page(self, url: str, user: str, password: str, dag: str) -> None:
-        """Where to look while it runs."""
+        """Print the address of the DAG's page."""
         self.say(f"Airflow: {url}/dags/{dag}   login {user} / {password}")
 
     def window(self, line: WindowLine) -> None:
@@ -60,7 +60,7 @@ class Report:
         )
 
     def compared(self, result: Comparison, still: int) -> None:
-        """A state has been compared; `still` states were waiting, itself among them."""
+        """A state has been compared; `still` states were waiting, including this one."""
         del still
         self._states.append(result)
         for kind, count in result.exemptions.items():
@@ -69,20 +69,20 @@ class Report:
         self.say(f"target at {result.commit_ts} ({result.step}): {result.tables} tables, {result.rows} rows: {verdict}")
 
     def missed(self, state: StateAt, at: int) -> None:
-        """The target went past a state before it could be compared."""
+        """The target passed a state before it could be compared."""
         self.say(f"target at {state.commit_ts} ({state.step}): not observed, the target is already at {at}: differs")
 
     def tables(self, tables: Sequence[tuple[str, Comparison]]) -> None:
-        """Each table of the last state."""
+        """Print each table of the last state."""
         for name, result in tables:
             print(f"{'':10}{name:<24} {result.rows:>8,} rows  {result.first_difference or 'equal'}", flush=True)
 
     def checkpoint(self, cluster_id: int, text: str) -> None:
-        """The row that says how far the target is."""
+        """Print the target's checkpoint row."""
         self.say(f"checkpoint row: clusterID {cluster_id}  checkPoint {text}")
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A small table with a title."""
+        """Print a small table with a title."""
         self.say(title)
         cells = [[str(cell) for cell in row] for row in [columns, *rows]]
         widths = [max(len(row[n]) for row in cells) for n in range(len(columns))]
@@ -92,7 +92,7 @@ class Report:
             )
 
     def end(self, equal: bool, url: str, user: str, password: str, keep: bool) -> None:
-        """The sum."""
+        """Print the summary."""
         lags = sorted(line.lag for line in self._windows)
         rows = sum(line.applied for line in self._windows)
         worst = f", lag {lags[len(lags) // 2]:.1f} s at the median, {lags[-1]:.1f} s at most" if lags else ""
@@ -103,7 +103,7 @@ class Report:
         verdict = "equal" if equal else "NOT EQUAL"
         self.say(f"{len(self._states)} states, {seen} rows compared: {verdict}")
         if keep:
-            self.say(f"left running: {url}   login {user} / {password}   `make stop` ends it")
+            self.say(f"left running: {url}   login {user} / {password}   `make stop` stops it")
 
 
 def moment(ts: int) -> str:

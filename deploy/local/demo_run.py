@@ -1,4 +1,4 @@
-"""How a demo runs: its servers start side by side and end with it, and what went wrong is one line."""
+"""How a demo runs: its servers start in parallel and end with it; an error is printed in one line."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from deploy.local.demo_report import Report
 from deploy.local.process import ProcessError
 
 ROOT = Path(__file__).resolve().parents[2]
-# Only the quick compiler: over the few windows of a demo the other one costs more than it saves (measured).
+# Only the quick compiler: for the few windows of a demo the optimizing one costs more than it saves (measured).
 SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1"
 SPARK_CONNECTION = "spark_connect_demo"
-# A part that was just being started is stopped at the next look.
+# A part that was still starting is stopped in a later round.
 _AGAIN_S = 0.2
 
 
@@ -35,7 +35,7 @@ def running(
     ends: Sequence[Callable[[], object]],
     keep: bool,
 ) -> Iterator[None]:
-    """The servers of `starts` and `airflow`, started; ended by `ends`, unless all went well and `keep`."""
+    """Start the servers of `starts` and `airflow`; stop them with `ends`, except after success with `keep`."""
     done = False
     try:
         _start(report, {**starts, "Airflow": airflow.start}, [airflow.stop, *ends])
@@ -43,10 +43,10 @@ def running(
         done = True
     finally:
         if not (keep and done):
-            # A second ctrl-C must not leave half of it running.
+            # A second ctrl-C must not leave some servers running.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             report.say("stopping all servers")
-            # First who asks the others, then the others side by side.
+            # First Airflow, which uses the other servers; then these in parallel.
             airflow.stop()
             with ThreadPoolExecutor(len(ends)) as pool:
                 for future in [pool.submit(end) for end in ends]:
@@ -55,11 +55,11 @@ def running(
 
 
 def exit_status(run: Callable[[], int]) -> int:
-    """What `run` returns, of a demo in this process; says in one line what went wrong."""
+    """The result of `run`, a demo in this process; an error is printed in one line."""
     signal.signal(signal.SIGTERM, _interrupt)
-    # What the pipeline says is in the logs of its processes; here only what goes wrong is of interest.
+    # The pipeline's processes have their own logs; here only warnings and errors are of interest.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    # The jobs are children of Airflow: they find this checkout as this process does.
+    # The jobs are children of Airflow and must import this checkout too.
     os.environ["PYTHONPATH"] = str(ROOT)
     try:
         return run()
@@ -83,7 +83,7 @@ def _start(report: Report, starts: Mapping[str, Callable[[], object]], ends: Seq
             for future in futures:
                 future.result()
         except BaseException:
-            # They would come up for nothing: half a minute of Spark and Airflow.
+            # Stop the servers that are still starting, instead of waiting half a minute for Spark and Airflow.
             while wait(futures, timeout=_AGAIN_S).not_done:
                 for end in ends:
                     end()

@@ -1,6 +1,7 @@
-"""The two sharded MariaDB servers of `make demo-mysql`: a base of rows, writers that go on, and a DDL on each.
+"""The two sharded MariaDB servers of `make demo-mysql`: a base of rows, continuous writers, and a DDL on each.
 
-The shards have one table in databases of the same name and disjoint ids, as an application that shards by customer has.
+The shards have the same table in databases of the same name, with disjoint ids, as in an application sharded by
+customer.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ALTER = f"ALTER TABLE `{DB}`.`{TABLE}` ADD COLUMN channel VARCHAR(10) NOT NULL 
 
 
 class Shard:
-    """One source server below `folder`; `number` of `shards` decides its ids."""
+    """One source server below `folder`; `number` and `shards` determine its ids."""
 
     def __init__(self, folder: Path, number: int, shards: int) -> None:
         self.name = f"shard-{number}"
@@ -48,7 +49,7 @@ class Shard:
         self.server.start()
 
     def stop(self) -> None:
-        """End writer and server."""
+        """Stop the writer and the server."""
         self._end_writer()
         self.server.stop()
 
@@ -67,12 +68,12 @@ class Shard:
         self._writer.start()
 
     def end_writes(self) -> None:
-        """End the writer. Raises ProcessError when it failed."""
+        """Stop the writer. Raises ProcessError if it failed."""
         self._end_writer()
         self.check()
 
     def check(self) -> None:
-        """Raises ProcessError when the writer failed."""
+        """Raises ProcessError if the writer failed."""
         if self._failure is not None:
             raise ProcessError(f"the writer of {self.name} failed: {self._failure}") from self._failure
 
@@ -82,7 +83,7 @@ class Shard:
             self._writer.join()
 
     def add_column(self) -> None:
-        """The DDL, while the writer goes on."""
+        """Run the DDL while the writer continues."""
         with closing(self.server.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(_ALTER)
         self._has_channel = True
@@ -93,7 +94,7 @@ class Shard:
             return read_orders(cursor)
 
     def gtids(self) -> str:
-        """What the server has in its log now."""
+        """The GTIDs in the server's log now."""
         with closing(self.server.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT @@gtid_binlog_pos")
             return str(cursor.fetchone()[0])
@@ -137,7 +138,7 @@ class Shard:
 
 
 def read_orders(cursor: Any) -> list[tuple[Any, ...]]:
-    """Every row of the table at that server, by id, whatever place its columns have."""
+    """Every row of the table at that server, by id, with the columns in a fixed order."""
     cursor.execute("SET time_zone = '+00:00'")
     cursor.execute(f"SELECT id, customer, state, total, note, changed, channel FROM `{DB}`.`{TABLE}` ORDER BY id")
     return list(cursor.fetchall())

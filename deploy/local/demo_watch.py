@@ -1,8 +1,8 @@
-"""Watches a replication while its DAG runs, and compares the target with what the source recorded.
+"""Watches a replication while its DAG runs, and compares the target with the source's recorded states.
 
 The comparison needs no pause: it reads the checkpoint row and every table in one snapshot of the target. In atomic
-mode a segment, its ledger row and the checkpoint appear at once (DESIGN 3.8), so a snapshot whose consistent checkpoint
-is at a recorded commit_ts must be exactly that state.
+mode a segment, its ledger row and the checkpoint become visible together (DESIGN 3.8), so a snapshot with a consistent
+checkpoint at a recorded commit_ts must equal that state exactly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RUNS_S = 3.0
 
 
 class Target:
-    """The target of `replication`, read by plain SQL beside the pipeline."""
+    """The target of `replication`, read with plain SQL, independently of the pipeline."""
 
     def __init__(self, replication: Replication, cluster_id: int) -> None:
         if replication.target is None:
@@ -46,11 +46,11 @@ class Target:
         self._connection = self._connect()
 
     def close(self) -> None:
-        """Drop its connection."""
+        """Close its connection."""
         self._connection.close()
 
     def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint row; None before there is one."""
+        """The checkpoint row; None if there is none yet."""
         try:
             return self._read(self._connection)
         except pymysql.err.MySQLError as error:
@@ -60,7 +60,7 @@ class Target:
 
     @contextmanager
     def snapshot(self) -> Iterator[tuple[Checkpoint | None, Connection[Any]]]:
-        """A connection that sees one moment of the target, and the checkpoint of that moment."""
+        """The checkpoint and a connection, both in one snapshot of the target."""
         connection = self._connect()
         try:
             with connection.cursor() as cursor:
@@ -113,7 +113,7 @@ class Watch:
         self._target.close()
 
     def until_all_compared(self) -> bool:
-        """Whether the target was equal at each state. Raises ProcessError when it stops moving or a run fails."""
+        """Whether the target was equal at each state. Raises ProcessError if it stops moving or a run fails."""
         equal, moved = True, time.monotonic()
         while self._waiting:
             self._clock.append((time.monotonic(), self._pd.tso()))
@@ -122,23 +122,23 @@ class Watch:
                 self._at, moved = checkpoint.commit_ts, time.monotonic()
             if checkpoint is not None and checkpoint.commit_ts >= self._waiting[0].commit_ts:
                 equal = self._compare(self._waiting.pop(0)) and equal
-            self._tell_windows()
-            self._look_for_trouble(moved)
+            self._print_windows()
+            self._require_progress(moved)
             time.sleep(_POLL_S)
         self._finish()
         return equal
 
     def until_mirrored(self) -> None:
-        """Return when the mirrors are where the target is. Raises ProcessError when they do not come there."""
+        """Return when the mirrors have reached the target's position. Raises ProcessError if they do not."""
         since = time.monotonic()
         while (self._windows.greatest_hi("mirror") or 0) < self._at:
-            self._look_for_trouble(since)
+            self._require_progress(since)
             time.sleep(_POLL_S)
 
     def _compare(self, state: StateAt) -> bool:
         with self._target.snapshot() as (checkpoint, connection):
             if checkpoint is None or checkpoint.commit_ts != state.commit_ts or not checkpoint.consistent:
-                # Not silently: a state that was passed before it was looked at counts as not equal.
+                # A state that was passed before it could be read counts as not equal.
                 self._report.missed(state, checkpoint.commit_ts if checkpoint else 0)
                 return False
             result = compare_state(state, connection)
@@ -149,9 +149,9 @@ class Watch:
 
     def _each_table(self, state: StateAt, connection: Connection[Any]) -> list[tuple[str, Comparison]]:
         alone = [replace(state, contents=(table,), tables=None, databases=None) for table in state.contents]
-        return [(one.contents[0]["table"], compare_state(one, connection)) for one in alone]
+        return [(single.contents[0]["table"], compare_state(single, connection)) for single in alone]
 
-    def _tell_windows(self) -> None:
+    def _print_windows(self) -> None:
         events = self._windows.events()
         for event in events:
             bounds = (event["lo"], event["hi"])
@@ -161,11 +161,11 @@ class Watch:
                 self._report.window(WindowLine.of(event, same_run, self._lag(event["hi"], event["at_ms"])))
 
     def _lag(self, hi: int, at_ms: int) -> float:
-        """Seconds from the source's clock passing `hi` to the target being there."""
+        """Seconds from the time the source's clock passed `hi` until the target reached it."""
         passed = next((at for at, ts in self._clock if ts >= hi), time.monotonic())
         return max(0.0, time.monotonic() - (time.time() - at_ms / 1000) - passed)
 
-    def _look_for_trouble(self, moved: float) -> None:
+    def _require_progress(self, moved: float) -> None:
         if time.monotonic() - self._runs_looked < _RUNS_S:
             return
         self._runs_looked = time.monotonic()
@@ -175,19 +175,20 @@ class Watch:
         fed = self._source.fed()
         if fed and not self._fed:
             self._fed = True
-            self._report.say(f"the capture is replayed: {fed['transactions']} transactions in {fed['seconds']} s")
+            self._report.say(f"the capture has been replayed: {fed['transactions']} transactions in {fed['seconds']} s")
         failed = [run for run in self._client.runs(self._dag) if run["state"] == "failed"]
         if failed:
-            raise ProcessError(f"the run {failed[0]['dag_run_id']} failed: {self._why(failed[0]['dag_run_id'])}")
+            run_id = failed[0]["dag_run_id"]
+            raise ProcessError(f"the run {run_id} failed: {self._describe_failed_tasks(run_id)}")
         if time.monotonic() - moved > PATIENCE_S:
             raise ProcessError(f"nothing has moved for {PATIENCE_S:.0f} s; the target is at {self._at}")
 
-    def _why(self, run_id: str) -> str:
+    def _describe_failed_tasks(self, run_id: str) -> str:
         tasks = [task for task in self._client.tasks(self._dag, run_id) if task["state"] == "failed"]
         return "; ".join(f"{task['task_id']}: {self._client.log_end(self._dag, run_id, task)}" for task in tasks)
 
     def _finish(self) -> None:
-        self._tell_windows()
+        self._print_windows()
         checkpoint = self._target.checkpoint()
         if checkpoint is not None:
             self._report.checkpoint(self._target.cluster_id, json.dumps(dict(checkpoint.raw)))

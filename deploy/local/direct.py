@@ -1,7 +1,8 @@
-"""A capture applied to a target by core functions alone, without pumps, lake or Spark: seconds instead of minutes.
+"""Applies a capture to a target with core functions only, without pumps, lake or Spark: seconds instead of minutes.
 
-Decode, net change, statement text and DDL mapping are the pipeline's own functions, in its own order; left out is what
-carries rows between them. Equality is decided by `binlake.compare`, which reads the target by plain SQL.
+Decoding, net changes, statements and DDL mapping use the pipeline's functions in the pipeline's order; only the
+transport of rows between them is left out. `binlake.compare`, which reads the target with plain SQL, decides about
+equality.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from deploy.local.handwork import Handworks, plan_handwork
 
 @dataclass
 class Applied:
-    """What was done so far."""
+    """Counts of what was done so far."""
 
     windows: int = 0
     rows: int = 0
@@ -48,7 +49,7 @@ class Applied:
 
 
 class DirectReplay:
-    """`log` applied to `session` window by window, by `rules`. Raises what finalize would raise."""
+    """Applies `log` to `session` window by window, by `rules`. Raises what finalize would raise."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class DirectReplay:
         self.applied = Applied()
 
     def advance(self, hi: int) -> None:
-        """Apply everything up to `hi`, one window between two stops of the handwork."""
+        """Apply everything up to `hi`, with one window between two stops of the handwork."""
         for stop in (*self.hands.stops, hi):
             if self._lo < stop <= hi:
                 self._window(stop)
@@ -120,11 +121,11 @@ class DirectReplay:
         for statement in batch.sql:
             self._session.execute(statement)
         expected = expect_after_ddl(ddl.before, ddl.after, self._dialect, ddl.action)
-        found = compare_definitions(
+        differences = compare_definitions(
             expected, read_definitions(self._session, expected.names, self._dialect), indexes=True, target=self._target
         )
-        if found := [*found, *find_remaining_rows(self._session, expected.empty)]:
-            raise Drift(f"after the DDL: {'; '.join(found)}", where={"query": ddl.query})
+        if differences := [*differences, *find_remaining_rows(self._session, expected.empty)]:
+            raise Drift(f"after the DDL: {'; '.join(differences)}", where={"query": ddl.query})
         self.applied.ddls += 1
 
     def _rows(
@@ -136,8 +137,8 @@ class DirectReplay:
     ) -> None:
         since, until = segments.bounds(number)
         batches: list[StatementBatch] = []
-        for (db, name), found in events.items():
-            own = [event for event in found if since <= event.commit_ts < until]
+        for (db, name), of_table in events.items():
+            own = [event for event in of_table if since <= event.commit_ts < until]
             if not own:
                 continue
             table = definitions.within(db, name, since, until)
@@ -167,11 +168,11 @@ def decoded(
     batch = MutationBatch(rules.route, invalid_text=rules.invalid_text, second_writes=rules.second_writes)
     for commit_ts, start_ts, payload, _ in rows:
         batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
-    found: dict[tuple[str, str], list[RowEvent]] = {}
+    events: dict[tuple[str, str], list[RowEvent]] = {}
     for row in batch.take().to_pylist(maps_as_pydicts="strict"):
         event = RowEvent(*(row[name] for name in ("commit_ts", "start_ts", "seq", "op", "before", "after")))
-        found.setdefault((row["db"], row["table"]), []).append(event)
-    return found
+        events.setdefault((row["db"], row["table"]), []).append(event)
+    return events
 
 
 def _batches(table: TableDef, segment: int, net: list[NetChange], dialect: Dialect) -> Iterator[StatementBatch]:

@@ -1,4 +1,4 @@
-"""A private etcd, for tests: the embedded placement driver must behave as it does."""
+"""A private etcd for tests, because the embedded placement driver must behave like etcd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _START_S = 120.0
 
 
 class Etcd:
-    """One server of one member; its data is thrown away when it stops. `tls`: clients must show a certificate, too."""
+    """A server with one member; its data is deleted when it stops. With `tls`, clients must present a certificate."""
 
     def __init__(self, tls: Tls | None = None) -> None:
         self._scheme = "http" if tls is None else "https"
@@ -31,7 +31,7 @@ class Etcd:
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
-            # Tests write little and throw it away.
+            # Tests write little data and discard it.
             "--unsafe-no-fsync",
         ]
         if tls is not None:
@@ -42,7 +42,7 @@ class Etcd:
 
     @property
     def url(self) -> str:
-        """`http://host:port` of its clients, https:// with TLS."""
+        """`http://host:port` for clients, https:// with TLS."""
         return f"{self._scheme}://{HOST}:{self.port}"
 
     def start(self) -> Etcd:

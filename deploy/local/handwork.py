@@ -1,12 +1,12 @@
-"""What an operator does by hand where a DDL cannot be said at the target.
+"""What an operator does manually if a DDL cannot be expressed at the target.
 
-A column whose default it cannot hold is made by `ddl-replacement`. RECOVER and FLASHBACK are done from a copy kept. A
-table without a key whose partitions were rearranged is copied anew at the next recorded state: TiDB itself may have its
-rows twice then, and logs nothing of it.
+A column whose default the target cannot hold is created through `ddl-replacement`. RECOVER and FLASHBACK are done from
+a saved copy. A table without a key whose partitions were rearranged is copied again at the next recorded state, because
+TiDB itself may then have its rows twice without logging it.
 
-No binlog carries the rows that these bring back. Its commit_ts goes into `filter.ignore-txn-commit-ts`; windows
-stop before the DROP or TRUNCATE, where the table is copied, and before the DDL itself, where the copy becomes the
-table.
+No binlog contains the rows that RECOVER and FLASHBACK bring back. The DDL's commit_ts goes into
+`filter.ignore-txn-commit-ts`; windows stop before the DROP or TRUNCATE, where the table is copied, and before the DDL
+itself, where the table is restored from the copy.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from binlake.statements.writtencolumns import written_columns
 from binlake.window.definitions import LandedDdl
 
 KEPT_IN = "tidb_binlog"
-"""The database of the copies: it is the target's own, and no source has it."""
+"""The database of the copies: it exists only at the target, at no source."""
 
 
 @dataclass(frozen=True)
 class Handwork:
-    """Once everything at or below `after_ts` is applied: run `sql`. `about` says for which DDL."""
+    """Statements to run once everything at or below `after_ts` is applied; `about` names the DDL they are for."""
 
     after_ts: int
     sql: tuple[str, ...]
@@ -42,9 +42,9 @@ class Handwork:
 
 @dataclass(frozen=True)
 class Handworks:
-    """All handwork of a capture. `ignored`: commit_ts of the DDL that is done by hand.
+    """All handwork of a capture. `ignored`: commit_ts of DDL that are done manually.
 
-    `replaced`: statements of ddl-replacement by commit_ts, `accepted`: entries of `target.tables` that go with them.
+    `replaced`: statements of ddl-replacement by commit_ts, `accepted`: the entries of `target.tables` they need.
     """
 
     ignored: tuple[int, ...]
@@ -54,11 +54,11 @@ class Handworks:
 
     @property
     def stops(self) -> tuple[int, ...]:
-        """Where windows must end."""
+        """The commit_ts at which windows must end."""
         return tuple(sorted({work.after_ts for work in self.works}))
 
     def due(self, execute: Callable[[str], object], ts: int) -> list[str]:
-        """Do what is due once `ts` is applied; the DDL done, for people."""
+        """Run the handwork that is due once `ts` is applied; returns the DDL done, as text."""
         due = [work for work in self.works if work.after_ts == ts]
         for work in due:
             for statement in work.sql:
@@ -71,7 +71,7 @@ def plan_handwork(
 ) -> Handworks:
     """The handwork that the DDL of a capture need, in commit order, on MariaDB.
 
-    `states`: what the source recorded, `doubted`: the tables of which the binlogs do not tell all.
+    `states`: the source's recorded states, `doubted`: the tables for which the binlogs are incomplete.
     """
     recorded = list(states) if doubted else []
     dropped: dict[int, tuple[int, TableDef]] = {}
@@ -88,7 +88,7 @@ def plan_handwork(
             works.append(Handwork(ddl.commit_ts - 1, (), f"{ddl.query} by ddl-replacement: {replaced[ddl.commit_ts]}"))
         if ddl.decision == "apply" and _is_brought_back(ddl):
             ignored.append(ddl.commit_ts)
-            works += _works(ddl, dropped)
+            works += _copy_and_restore(ddl, dropped)
         there = {table.id for table in ddl.after.tables}
         gone = [table for table in ddl.before.tables if table.id not in there and table.kind == "table"]
         dropped |= {table.id: (ddl.commit_ts - 1, table) for table in gone}
@@ -96,20 +96,20 @@ def plan_handwork(
 
 
 def _lost_defaults(ddl: LandedDdl) -> list[dict[str, Any]]:
-    """What must be accepted of the target's tables where `ddl` stops as a column cannot hold its default."""
-    found = []
+    """The differences to accept at the target if `ddl` is refused because a column cannot hold its default."""
+    entries = []
     for table in ddl.after.tables:
         texts = [
             f"column {c.name} has collation utf8mb4_bin, not {target_collation(c.collate, 'mariadb')}"
             for c in table.columns
             if is_lost_default(c)
         ]
-        found += [{"db-name": table.db, "tbl-name": table.name, "accept": texts}] if texts else []
-    return found if ddl.decision == "apply" and found and _is_refused(ddl, ddl.sql, ddl.after) else []
+        entries += [{"db-name": table.db, "tbl-name": table.name, "accept": texts}] if texts else []
+    return entries if ddl.decision == "apply" and entries and _is_refused(ddl, ddl.sql, ddl.after) else []
 
 
 def _in_utf8mb4(ddl: LandedDdl) -> str:
-    """`ddl` for MariaDB with utf8mb4 as the character set of those columns."""
+    """`ddl` for MariaDB, with utf8mb4 as the character set of the columns whose default is lost."""
     lost = {column for table in ddl.after.tables for column in table.columns if is_lost_default(column)}
     text = ddl.sql
     for charset in {column.charset for column in lost}:
@@ -145,15 +145,15 @@ def _is_brought_back(ddl: LandedDdl) -> bool:
     return _is_refused(ddl, ddl.sql, ddl.after)
 
 
-def _works(ddl: LandedDdl, dropped: dict[int, tuple[int, TableDef]]) -> Iterable[Handwork]:
+def _copy_and_restore(ddl: LandedDdl, dropped: dict[int, tuple[int, TableDef]]) -> Iterable[Handwork]:
     made = [f"CREATE DATABASE IF NOT EXISTS {quote_name(db.name)}" for db in ddl.after.databases]
     back: list[str] = []
     for table in ddl.after.tables:
         kept_after, former = dropped[table.id]
-        kept, was, now = (KEPT_IN, f"kept_{table.id}"), (former.db, former.name), (table.db, table.name)
+        copy, before, after = (KEPT_IN, f"kept_{table.id}"), (former.db, former.name), (table.db, table.name)
         own = f"CREATE DATABASE IF NOT EXISTS {quote_name(KEPT_IN)}"
-        yield Handwork(kept_after, (own, *_copy_statements(was, kept, former)), "")
-        back += _copy_statements(kept, now, table)
+        yield Handwork(kept_after, (own, *_copy_statements(before, copy, former)), "")
+        back += _copy_statements(copy, after, table)
     yield Handwork(ddl.commit_ts - 1, (*made, *back), ddl.query)
 
 
@@ -166,15 +166,15 @@ def _copy_statements(source: tuple[str, str], to: tuple[str, str], table: TableD
 
 
 def _copy_again(ddl: LandedDdl, states: Iterable[StateAt], doubted: Collection[str]) -> Iterable[Handwork]:
-    """What `ddl` leaves in doubt, from the first state behind it that has the rows."""
+    """Copy the tables that `ddl` leaves in doubt again, from the first later state that has their rows."""
     marked = [f"{table.db}.{table.name}" for table in ddl.after.tables if table.reorganized is not None]
     for name in doubted if ddl.decision == "apply" else ():
         if name not in marked:
             continue
-        found = ((state.commit_ts, one) for state in states for one in state.contents if one["table"] == name)
-        ts, recorded = next((one for one in found if one[0] >= ddl.commit_ts), (0, {"absent": True}))
+        recordings = ((state.commit_ts, one) for state in states for one in state.contents if one["table"] == name)
+        ts, recorded = next((one for one in recordings if one[0] >= ddl.commit_ts), (0, {"absent": True}))
         if not recorded.get("absent"):
-            yield Handwork(ts, tuple(_fill_statements(recorded)), f"{name} copied anew behind {ddl.query}")
+            yield Handwork(ts, tuple(_fill_statements(recorded)), f"{name} copied again after {ddl.query}")
 
 
 def _fill_statements(recorded: Mapping[str, Any]) -> Iterable[str]:

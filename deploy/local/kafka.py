@@ -1,4 +1,4 @@
-"""A private Kafka of one broker in KRaft mode, for tests and the demo: the real one, on loopback, thrown away."""
+"""A private Kafka with one broker in KRaft mode, on loopback, for tests and the demo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _JAVA = ("java", "-Xmx384m", *SHORT_LIVED.split())
 
 
 class Kafka:
-    """One broker and controller. `stop` keeps its data, so that `start` is a restart; `close` removes them."""
+    """One broker and controller. `stop` keeps its data, so `start` can restart it; `close` removes the data."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Kafka:
         users: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """`settings` of the broker beside the least it needs; `users`: passwords for SCRAM; `folder`: of its files."""
+        """`settings`: added to the broker's minimum; `users`: passwords for SCRAM; `folder`: of its files."""
         self.folder = folder or Path(tempfile.mkdtemp(prefix="binlake-kafka-"))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port, self.controller = free_ports(2)
@@ -43,7 +43,7 @@ class Kafka:
 
     @property
     def address(self) -> str:
-        """`host:port` of its clients."""
+        """`host:port` for clients."""
         return f"{HOST}:{self.port}"
 
     def start(self) -> Kafka:
@@ -52,15 +52,15 @@ class Kafka:
         return self
 
     def stop(self) -> None:
-        """End it; what it stored stays."""
+        """Stop it; its data stays."""
         self._service.stop()
 
     def kill9(self) -> None:
-        """End it as a machine that fails does; what it stored stays."""
+        """Kill it, as if the machine failed; its data stays."""
         self._service.kill9()
 
     def close(self) -> None:
-        """End it and remove its data."""
+        """Stop it and remove its data."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -100,7 +100,7 @@ class Kafka:
 
 
 class KafkaCluster:
-    """Three brokers, the first of which is the controller too; every topic may have a copy on each."""
+    """Three brokers; the first is also the controller. Topics may have a replica on each."""
 
     def __init__(self) -> None:
         copies = {name: str(_NODES) for name in ("offsets.topic.replication.factor",
@@ -111,7 +111,7 @@ class KafkaCluster:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """`host:port` of each."""
+        """`host:port` of each broker."""
         return tuple(broker.address for broker in self.brokers.values())
 
     def __enter__(self) -> KafkaCluster:
@@ -125,7 +125,7 @@ class KafkaCluster:
 
 
 class _Joined(Kafka):
-    """A broker that is not a controller, of the cluster of `first`."""
+    """A broker without a controller, in the cluster of `first`."""
 
     def __init__(self, first: Kafka, node: int, more: dict[str, str]) -> None:
         self._first, self._node = first, node

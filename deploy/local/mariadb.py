@@ -1,4 +1,4 @@
-"""A private MariaDB: own data folder, own socket, a free loopback port; no root, nothing shared, gone when stopped."""
+"""A private MariaDB with its own data folder and socket on a free loopback port; needs no root, shares nothing."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from deploy.local.process import Child, ProcessError
 from deploy.setup.common import SetupError, run
 from deploy.setup.mariadb import install, install_script, library_path
 
-START_SECONDS = 240.0  # a server that is ended early says so at once
+START_SECONDS = 240.0  # a server that ends early is noticed at once
 _STOP_S = 30.0
 ROW_BINLOG = ("--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-image=FULL", "--binlog-row-metadata=FULL")
 _SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
 
 
 class MariaDb:
-    """One server. `folder`: where it keeps everything (None: a temporary folder, removed by `stop`).
+    """One server. `folder`: holds all its files (None: a temporary folder, which `stop` removes).
 
-    `name` is also the dialect that it speaks, as in `target.db-type`. `user` root without a password, reachable at
-    (`host`, `port`) and `socket`. `options` are added to the server's command line, such as `--general-log=1`;
-    `source_options` makes it a source of binlogs.
+    `name` is also its SQL dialect, as in `target.db-type`. The `user` is root without a password, reachable at (`host`,
+    `port`) and `socket`. `options` are added to the server's command line, such as `--general-log=1`; `source_options`
+    makes it a source of binlogs.
     """
 
     name: Dialect = "mariadb"
@@ -49,7 +49,7 @@ class MariaDb:
 
     @classmethod
     def source_options(cls, server_id: int = 1) -> tuple[str, ...]:
-        """Options of a server whose changes others read: row binlogs with full images and metadata, and GTIDs."""
+        """Options of a replication source: row binlogs with full images and metadata, and GTIDs."""
         return (*ROW_BINLOG, "--log-slave-updates", f"--server-id={server_id}")
 
     @property
@@ -58,7 +58,7 @@ class MariaDb:
         return self._service.pid
 
     def start(self) -> Self:
-        """Create the data folder if need be, start, and return when it answers. Raises ProcessError."""
+        """Create the data folder if necessary, start, and return when it answers. Raises ProcessError."""
         self.initialise()
         self._service.start().wait_until(self._answers, START_SECONDS)
         return self
@@ -77,7 +77,7 @@ class MariaDb:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill9(self) -> None:
-        """The machine is gone: no shutdown, no flush."""
+        """Kill it, as if the machine failed: no shutdown, no flush."""
         self._service.kill9()
 
     def restart(self) -> Self:
@@ -87,23 +87,23 @@ class MariaDb:
 
     def connect(self, **arguments: Any) -> Connection[Any]:
         """A connection as root, autocommit on; `arguments` go to pymysql."""
-        # Without it each connection reads the system's certificates: 20 ms of CPU, and this server speaks no TLS.
+        # Otherwise each connection reads the system's certificates (20 ms of CPU), although this server has no TLS.
         plain = {"ssl_disabled": True}
         own = {"host": self.host, "port": self.port, "user": self.user, "password": self.password, **plain}
         return pymysql.connect(**{**own, "charset": "utf8mb4", "autocommit": True, **arguments})
 
     def end_sessions(self) -> None:
-        """End every session but the caller's: what a failed run left open would block the next one's DDL."""
+        """End every session except this one: a session left open by a failed run would block the next run's DDL."""
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute(
                 "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root'"
             )
             for (session,) in cursor.fetchall():
-                with contextlib.suppress(pymysql.err.OperationalError):  # it has ended by itself
+                with contextlib.suppress(pymysql.err.OperationalError):  # the session has ended by itself
                     cursor.execute("KILL %s", (session,))
 
     def wipe(self) -> None:
-        """Drop every database that is not the server's own, whoever uses it."""
+        """Drop every database except the system databases, even if sessions use it."""
         self.end_sessions()
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SET foreign_key_checks = 0")
@@ -129,16 +129,16 @@ class MariaDb:
 
     def _socket(self) -> Path:
         inside = self.folder / f"{self.name}.sock"
-        # The path of a socket may hold 107 bytes.
+        # A socket's path may have at most 107 bytes.
         return inside if len(os.fsencode(inside)) <= 100 else Path(tempfile.gettempdir()) / f"binlake-{self.port}.sock"
 
     @property
     def version(self) -> str:
-        """Program and version, as the program itself prints them. Raises SetupError."""
+        """Program and version, as the program prints them. Raises SetupError."""
         return run([*self._program, "--no-defaults", "--version"], env={**os.environ, **self._environment()}).strip()
 
     def _install(self) -> list[str]:
-        """Install the server if need be, and return the words that start it."""
+        """Install the server if necessary, and return the command that starts it."""
         return [str(install())]
 
     def _write_system_tables(self) -> None:
@@ -158,7 +158,7 @@ class MariaDb:
             f"--basedir={self._base}",
             f"--datadir={self.data_folder}",
             f"--socket={self.socket}",
-            # A server that starts clears its folder of temporary tables: another's would be among them.
+            # A starting server clears this folder of temporary tables, so it must not be shared with another server.
             f"--tmpdir={self._scratch}",
             f"--port={self.port}",
             f"--bind-address={self.host}",
@@ -189,6 +189,6 @@ class MariaDb:
 
 
 def run_as_root() -> list[str]:
-    """The option that lets the server run as root, where this process is root's."""
-    # The server refuses to run as root unless told so; containers are often nothing but root.
+    """The option that lets the server run as root, if this process runs as root."""
+    # The server refuses to run as root without it, and containers often have only root.
     return ["--user=root"] if os.geteuid() == 0 else []

@@ -1,4 +1,4 @@
-"""A private MySQL, as `deploy.local.mariadb` has a private MariaDB: same class, other program."""
+"""A private MySQL: the same as the private MariaDB of `deploy.local.mariadb`, with another program."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from deploy.setup.common import SetupError, run
 
 
 class MySql(MariaDb):
-    """One MySQL server; folder, user and options as of MariaDb. Without `source_options` it writes no binlog."""
+    """One MySQL server; folder, user and options as for MariaDb. Without `source_options` it writes no binlog."""
 
     name: Dialect = "mysql"
 
     @classmethod
     def source_options(cls, server_id: int = 1) -> tuple[str, ...]:
-        """Options of a server whose changes others read: row binlogs with full images and metadata, and GTIDs."""
+        """Options of a replication source: row binlogs with full images and metadata, and GTIDs."""
         return (*ROW_BINLOG, "--gtid-mode=ON", "--enforce-gtid-consistency=ON", f"--server-id={server_id}")
 
     def _install(self) -> list[str]:
@@ -32,7 +32,7 @@ class MySql(MariaDb):
             raise ProcessError(str(error)) from None
 
     def _users(self) -> Path:
-        # Its own root is one of `localhost`, which no address is to a server that resolves no names.
+        # The default user is root@localhost, which matches no address if the server does not resolve names.
         file = self._scratch / "users.sql"
         file.write_text("CREATE USER 'root'@'%' IDENTIFIED BY '';\nGRANT ALL ON *.* TO 'root'@'%' WITH GRANT OPTION;\n")
         return file

@@ -1,4 +1,4 @@
-"""`make pictures`: those of docs/operate/pages.md, taken by Chromium from Airflow's own server over a sample lake."""
+"""`make pictures`: takes the pictures of docs/operate/pages.md with Chromium, from Airflow and a sample lake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WIDTH = 960
 
 
 def main() -> int:
-    """Take them all."""
+    """Take all pictures."""
     with tempfile.TemporaryDirectory(prefix="binlake-pictures-") as scratch:
         folder = Path(scratch)
         sample(LakePaths(str(folder / "lake" / NAME)))
@@ -62,7 +62,7 @@ def _take(page: Page, url: str, pd: str) -> None:
         "table": (f"{base}/table?table=shop.item&at={BASE + 30 * S}", 560, "light"),
     }
     for name, (address, height, scheme) in pages.items():
-        # A heartbeat of now, or the pump is shown as silent.
+        # Write a new heartbeat, so that the pump is not shown as silent.
         cluster(pd)
         page.size(1180 if name == "overview" else _WIDTH, height)
         page.scheme(scheme)

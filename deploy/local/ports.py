@@ -1,7 +1,7 @@
-"""Ports of the loopback address: the servers of tests and demo listen nowhere else.
+"""Ports on the loopback address, for the servers of tests and demos.
 
-A server binds the port it was given seconds later. So that nobody has taken it by then, it lies outside the range from
-which the kernel gives ports to outgoing connections and on request, and in a block that is this process's own.
+A server binds its port seconds after the port was chosen. So that no other process takes the port meanwhile, it lies
+outside the range from which the kernel assigns ports, and in a block reserved for this process.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ _claims: list[socket.socket] = []
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports that nobody listens on now; no other process of a test run gets one of them."""
+    """`count` different TCP ports on which no server listens; no other process of a test run gets one of them."""
     with _lock:
         return [next(_free) for _ in range(count)]
 
 
 def free_port() -> int:
-    """One port that nobody listens on now."""
+    """One port on which no server listens."""
     return free_ports(1)[0]
 
 
 def is_open(port: int) -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether a server accepts connections there."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((HOST, port)) == 0
 
 
 def kernels_range() -> range:
-    """The ports that the kernel gives away by itself."""
+    """The ports that the kernel assigns itself."""
     try:
         low, high = map(int, _KERNELS.read_text(encoding="ascii").split())
     except OSError:
-        low, high = 32_768, 60_999  # Linux's own choice
+        low, high = 32_768, 60_999  # Linux's default
     return range(low, high + 1)
 
 
 def _outside() -> range:
     kernels = kernels_range()
     below, above = range(_LOWEST, kernels.start), range(kernels.stop, _HIGHEST + 1)
-    found = max(below, above, key=len)
-    return found if len(found) >= _BLOCK else range(_LOWEST, _HIGHEST + 1)
+    larger = max(below, above, key=len)
+    return larger if len(larger) >= _BLOCK else range(_LOWEST, _HIGHEST + 1)
 
 
 def _ports() -> Iterator[int]:
@@ -65,7 +65,7 @@ def _ports() -> Iterator[int]:
 
 
 def _claim(block: int) -> bool:
-    """Make the block this process's own, for as long as it lives: nobody else can bind its name."""
+    """Reserve the block for this process while it lives, by binding a socket name that only one process can bind."""
     name = socket.socket(socket.AF_UNIX)
     try:
         name.bind(f"\0binlake-ports-{block}")
@@ -91,5 +91,5 @@ def _forget_blocks() -> None:
 
 
 _free = _ports()
-# A fork has blocks of its own.
+# A forked process must reserve its own blocks.
 os.register_at_fork(after_in_child=_forget_blocks)

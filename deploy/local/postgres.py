@@ -1,6 +1,6 @@
-"""A private PostgreSQL, for tests: Airflow's database as deployments have it; on loopback, with a password.
+"""A private PostgreSQL for tests: Airflow's database as in deployments; on loopback, with a password.
 
-The server refuses to run as root, and a container's user is often root: it then runs as `nobody`, who owns its folder.
+The server refuses to run as root, but a container's user is often root. Then it runs as `nobody`, who owns its folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STOP_S = 30.0
 
 
 class Postgres:
-    """One server with one empty database, `airflow`, whose owner is `user`; all of it is gone when it stops."""
+    """One server with one empty database, `airflow`, owned by `user`; its data is deleted when it stops."""
 
     user = database = "airflow"
 
@@ -43,7 +43,7 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """The database, in Airflow's manner of speaking."""
+        """The database's URL in the form that Airflow uses."""
         return f"postgresql+psycopg2://{self.user}:{self.password}@{HOST}:{self.port}/{self.database}"
 
     @property
@@ -52,10 +52,10 @@ class Postgres:
         return None if self._service is None else self._service.pid
 
     def start(self) -> Postgres:
-        """Create the data folder, start, and return when the database is there. Raises ProcessError."""
+        """Create the data folder, start, and return when the database exists. Raises ProcessError."""
         if self._account:
             os.chown(self.folder, *self._account)
-            self._come_within_reach()
+            self._make_programs_readable()
         self._initialise()
         self._service = Child(
             "postgres", self._command(), self.folder, self._environment(), cwd=self.folder, account=self._account
@@ -67,16 +67,16 @@ class Postgres:
         return self
 
     def stop(self) -> None:
-        """End it, whoever is connected, and remove its data."""
+        """Stop it, even with open connections, and remove its data."""
         if self._service is not None:
             if self.pid is not None:
-                # Its own way: SIGTERM would wait for those who are connected.
+                # SIGINT is PostgreSQL's fast shutdown: SIGTERM would wait for open connections.
                 os.kill(self.pid, signal.SIGINT)
             self._service.stop(_STOP_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def connect(self, database: str = database) -> Any:
-        """A connection of psycopg2's, to be closed by the caller."""
+        """A psycopg2 connection, which the caller closes."""
         return psycopg2.connect(
             host=HOST, port=self.port, user=self.user, password=self.password, dbname=database, connect_timeout=5
         )
@@ -95,8 +95,8 @@ class Postgres:
     def _data(self) -> Path:
         return self.folder / "data"
 
-    def _come_within_reach(self) -> None:
-        """Of unpacked programs below a folder of root's own, the account gets a copy."""
+    def _make_programs_readable(self) -> None:
+        """If the account cannot read the unpacked programs because root owns their folder, give it a copy."""
         try:
             self._run("postgres", "--version")
         except PermissionError:
@@ -134,7 +134,7 @@ class Postgres:
             "listen_addresses": HOST,
             "port": str(self.port),
             "unix_socket_directories": "",
-            # Tests write little and throw it away.
+            # Tests write little data and discard it.
             "fsync": "off",
         }
         return [
@@ -144,7 +144,7 @@ class Postgres:
         ]
 
     def _environment(self) -> dict[str, str]:
-        # The programs find their files by where they are; only the loader has to be told.
+        # The programs find their files relative to themselves; only the loader needs a path.
         found = library_path(self._tree) if self._tree else ""
         return {"LD_LIBRARY_PATH": found} if found else {}
 

@@ -1,6 +1,6 @@
-"""A server as a child with a session of its own: stopping it ends all it started, and says so when it could not.
+"""A server as a child process in its own session: stopping it ends everything it started, or raises an error.
 
-A record in `<folder>/<name>.process` lets another process stop what one left running (`stop_recorded`).
+A record in `<folder>/<name>.process` lets a later process stop a server that was left running (`stop_recorded`).
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ import psutil
 from binlake.base.processes import start_of
 
 GRACE_S = 10.0
-_KILL_S = 60.0  # a write to a slow disk cannot be broken off
+_KILL_S = 60.0  # a write to a slow disk cannot be interrupted
 _POLL_S = 0.05
 ONE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1",
     "_RJEM_MALLOC_CONF": "background_thread:false",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
-"""The environment in which NumPy, deltalake and Arrow start no thread when they are imported: such a process may fork.
+"""The environment in which NumPy, deltalake and Arrow start no thread at import, so that the process may fork.
 
-A fork of a process with several threads begins with every lock that another thread held at that moment.
+If a process with several threads forks, the child starts with every lock that another thread held at that time.
 """
 
 
 class ProcessError(Exception):
-    """A server did not start, ended by itself, or cannot be stopped; holds the end of its log."""
+    """A server did not start, ended unexpectedly, or cannot be stopped; the text has the end of its log."""
 
 
 class Child:
-    """The program `command`; what it writes goes to `<folder>/<name>.log`.
+    """The program `command`; its output goes to `<folder>/<name>.log`.
 
-    `account`: its user and group by number, where they are not this process's own; only root may name them.
+    `account`: its user and group ids, if they differ from this process's; only root may set them.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Child:
         return process.pid if process and process.poll() is None else None
 
     def start(self) -> Child:
-        """Start it, without waiting for it to serve. Raises ProcessError."""
+        """Start it without waiting until it serves. Raises ProcessError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             with self.log.open("ab") as log:
@@ -83,13 +83,13 @@ class Child:
                     **self._account,
                 )
         except OSError as error:
-            raise ProcessError(f"{self.name} does not start: {error}") from None
+            raise ProcessError(f"{self.name} cannot be started: {error}") from None
         record = {"pid": self._process.pid, "start": start_of(self._process.pid)}
         self._record.write_text(json.dumps(record), encoding="utf-8")
         return self
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> Child:
-        """Return when `ready()`. Raises ProcessError when it ends before, or after `seconds`."""
+        """Return when `ready()` is true. Raises ProcessError if the program ends first, or after `seconds`."""
         until = time.monotonic() + seconds
         while not ready():
             if self.pid is None:
@@ -100,7 +100,7 @@ class Child:
         return self
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """SIGTERM to all of it, SIGKILL to what is left after `grace_s`. Raises ProcessError when some of it stays."""
+        """SIGTERM to all its processes, SIGKILL to those left after `grace_s`. Raises ProcessError if one stays."""
         if self._process is None:
             return
         end_session(self._process.pid, self.name, grace_s, reap=self._process.poll)
@@ -109,7 +109,7 @@ class Child:
         self._record.unlink(missing_ok=True)
 
     def kill9(self) -> None:
-        """The machine is gone: SIGKILL at once, to all of it."""
+        """SIGKILL to all its processes at once, as if the machine failed."""
         self.stop(grace_s=0.0)
 
     def log_end(self, characters: int = 1500) -> str:
@@ -122,26 +122,26 @@ class Child:
 
 
 def account_arguments(account: tuple[int, int] | None) -> dict[str, Any]:
-    """Arguments of `subprocess` so that a program runs as `account`, with no other group of this process's user."""
+    """Arguments of `subprocess` that run a program as `account`, without this process's supplementary groups."""
     return {} if account is None else {"user": account[0], "group": account[1], "extra_groups": []}
 
 
 def members(leader: int) -> list[psutil.Process]:
-    """What lives in the session that `leader` opened, and what descends from it."""
-    found: dict[int, psutil.Process] = {}
+    """The live processes of the session that `leader` opened, and their descendants."""
+    processes: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         if _session(process.pid) == leader:
-            found[process.pid] = process
-    for process in list(found.values()):
+            processes[process.pid] = process
+    for process in list(processes.values()):
         try:
-            found.update({child.pid: child for child in process.children(recursive=True)})
+            processes.update({child.pid: child for child in process.children(recursive=True)})
         except psutil.NoSuchProcess:
             continue
-    return [process for process in found.values() if is_alive(process)]
+    return [process for process in processes.values() if is_alive(process)]
 
 
 def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], object] = lambda: None) -> None:
-    """End all of `members(leader)`: SIGTERM, after `grace_s` SIGKILL. Raises ProcessError when one stays."""
+    """End all of `members(leader)`: SIGTERM, after `grace_s` SIGKILL. Raises ProcessError if one stays."""
     known = {process.pid: process for process in members(leader)}
     for how, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
         if how == signal.SIGTERM and not grace_s:
@@ -150,7 +150,7 @@ def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], ob
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             reap()
-            # A program that is ending may still start others: look again each time.
+            # A program that is ending may still start others, so search again each time.
             known = {pid: process for pid, process in known.items() if is_alive(process)}
             fresh = {process.pid: process for process in members(leader) if process.pid not in known}
             _send(fresh.values(), how)
@@ -162,7 +162,7 @@ def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], ob
 
 
 def stop_recorded(folder: Path, grace_s: float = GRACE_S) -> list[str]:
-    """Stop every server that left its record in `folder`, the youngest first; their names."""
+    """Stop every server with a record in `folder`, the youngest first; returns their names."""
     stopped = []
     for record in sorted(folder.glob("**/*.process"), key=lambda path: path.stat().st_mtime, reverse=True):
         recorded = _read(record)
@@ -174,7 +174,7 @@ def stop_recorded(folder: Path, grace_s: float = GRACE_S) -> list[str]:
 
 
 def _read(record: Path) -> dict[str, int] | None:
-    """The record, if the process it names is still that one and not another that got its number."""
+    """The record, if its process still runs and its id was not reused by another process."""
     try:
         recorded: dict[str, int] = json.loads(record.read_text(encoding="utf-8"))
     except ValueError:
@@ -199,7 +199,7 @@ def _session(pid: int) -> int | None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it still runs; one that only waits to be reaped does not."""
+    """Whether it still runs; a zombie does not count."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

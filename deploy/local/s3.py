@@ -1,4 +1,4 @@
-"""A private object store that speaks S3, for tests: moto's server, which keeps objects in memory, on loopback."""
+"""A private S3 object store for tests: moto's server with its objects in memory, on loopback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _START_S = 60.0
 
 
 class S3:
-    """One store; `url` is its endpoint. It takes any credentials."""
+    """One store; `url` is its endpoint. It accepts any credentials."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="binlake-s3-"))
@@ -31,12 +31,12 @@ class S3:
         return self
 
     def stop(self) -> None:
-        """End it; it forgets all objects."""
+        """Stop it; all objects are lost."""
         self._service.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def create_bucket(self, name: str) -> None:
-        """Make it; one that is there stays as it is."""
+        """Create the bucket; an existing one stays as it is."""
         httpx.put(f"{self.url}/{name}").raise_for_status()
 
     def _answers(self) -> bool:

@@ -1,6 +1,6 @@
-"""A lake made without Spark, source or target: for the pages' tests, their pictures and their measurement.
+"""A lake made without Spark, source or target, for the pages' tests, pictures and benchmark.
 
-Rows, definitions and mirrors are written by the core's own code, so that the audits read what the stages would write.
+The core's own code writes rows, definitions and mirrors, so that audits read what the stages would write.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Change:
 
     @property
     def op(self) -> str:
-        """As in `mutation`."""
+        """The operation, as in the table `mutation`."""
         return "insert" if self.before is None else "delete" if self.after is None else "update"
 
 
 @dataclass(frozen=True)
 class Alter:
-    """A DDL that gives `after` in the place of a table of its name."""
+    """A DDL that replaces the table of the same name by `after`."""
 
     commit_ts: int
     sql: str
@@ -78,7 +78,7 @@ class SampleLake:
     version: int = 1
 
     def begin(self, lo: int, *tables: TableDef) -> None:
-        """The lake starts behind `lo` with empty `tables`."""
+        """Start the lake after `lo` with empty `tables`."""
         self.tables = {table.name: table for table in tables}
         state = {"version": self.version, "commit_ts": str(lo)}
         rows = [("state", 0, json.dumps(state)), ("schema", 2, json.dumps(_database(self.db)))]
@@ -176,7 +176,7 @@ class SampleLake:
 
 
 def table_of(name: str, number: int, columns: Mapping[str, int], key: Sequence[str], db: str = "shop") -> TableDef:
-    """The table `db`.`name`: TiDB's type by column; `key` empty = no key."""
+    """The table `db`.`name`; `columns`: TiDB's type by column name; an empty `key` means no key."""
     cols = [
         {"id": at, "offset": at - 1, "name": {"O": column, "L": column.lower()}, "state": 5,
          "type": {"Tp": tp, "Flag": t.FLAG_NOT_NULL if column in key else 0, "Flen": -1, "Decimal": -1,
@@ -202,13 +202,13 @@ def _day(commit_ts: int) -> object:
 
 
 BASE = 470_583_292_723_200_000
-"""The sample's lake starts behind this commit_ts (2026-11-20)."""
+"""The sample lake starts after this commit_ts (2026-11-20)."""
 S = 1000 << 18
-"""A second of commit_ts."""
+"""One second, in units of commit_ts."""
 
 
 def sample(paths: LakePaths, note: str = "a gift") -> SampleLake:
-    """Four windows of a shop: a row's life with a move of its key, a DDL, a keyless table; `note` is a value in it."""
+    """Four windows of a shop: a row's life with a change of its key, a DDL, a keyless table; `note` is one value."""
     item = table_of("item", 101, {"id": t.LONG, "name": t.VARCHAR, "price": t.LONG, "note": t.VARCHAR}, ["id"])
     pair = table_of("pair", 102, {"n": t.LONG, "code": t.VARCHAR, "name": t.VARCHAR}, ["n", "code"])
     wider = table_of(
@@ -259,7 +259,7 @@ def _run(number: int) -> str:
 
 
 def cluster(pd_url: str) -> None:
-    """The registry at `pd_url` gets two pumps, one of which is silent, and a consumer."""
+    """Register two pumps and a consumer at `pd_url`."""
     now = tso.compose(time.time_ns() // 1_000_000)
     with contextlib.closing(EtcdClient([pd_url])) as etcd:
         registry = Registry(etcd)

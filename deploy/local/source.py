@@ -1,6 +1,6 @@
-"""A source cluster on this machine: `binlake pd`, pumps, and what writes to them: a capture, a load, or a feeder.
+"""A source cluster on this machine: `binlake pd`, pumps, and a writer: a capture replay, a workload, or a feeder.
 
-Each part is its own process of the `binlake` command, as in a deployment.
+Each part is a separate process of the `binlake` command, as in a deployment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ START_S = 180.0
 
 
 class Source:
-    """pd and `pumps` pumps below `folder`. `options`: of `binlake pd`. A subclass says who writes to the pumps."""
+    """pd and `pumps` pumps below `folder`. `options`: of `binlake pd`. Subclasses define what writes to the pumps."""
 
     def __init__(self, folder: Path, cluster_id: int, pumps: int = 2, options: tuple[str, ...] = ()) -> None:
         self.folder = folder
@@ -36,17 +36,17 @@ class Source:
 
     @property
     def pd_url(self) -> str:
-        """Of the placement driver: timestamps and registry."""
+        """The URL of the placement driver: timestamps and registry."""
         return f"http://{HOST}:{self._pd_port}"
 
     @property
     def status_url(self) -> str:
-        """Where DDL history and the outcome of transactions are asked, as of a TiDB; served while `feed` runs."""
+        """The URL of the DDL history and of transactions' outcomes, as at a TiDB; it is served while `feed` runs."""
         return f"http://{HOST}:{self._status_port}"
 
     @property
     def parts(self) -> list[Child]:
-        """All that has been started."""
+        """All parts that have been started."""
         return [self._pd, *self._pumps, *([self._writer] if self._writer else [])]
 
     def start(self) -> Self:
@@ -59,7 +59,7 @@ class Source:
         return self
 
     def stop(self) -> None:
-        """End all parts side by side."""
+        """End all parts in parallel."""
         with ThreadPoolExecutor(len(self.parts)) as pool:
             list(pool.map(Child.stop, self.parts))
 
@@ -91,7 +91,7 @@ class Source:
 
 
 class CaptureSource(Source):
-    """Its clock is led by the capture, which `feed` replays into the pumps."""
+    """A source whose clock is led by the capture; `feed` replays the capture into the pumps."""
 
     def __init__(self, capture: Capture, folder: Path, pumps: int = 2) -> None:
         super().__init__(folder, cluster_id(capture) or 1, pumps, ("--led",))
@@ -103,27 +103,27 @@ class CaptureSource(Source):
         self._write("replay", "capture", "replay", str(self._capture.path), *speed)
 
     def fed(self) -> dict[str, Any] | None:
-        """What the replay printed at its end (binlogs, transactions, seconds, ...); None while it runs."""
+        """The replay's final output (binlogs, transactions, seconds, ...); None while it runs."""
         return self._last_printed('{"capture"')
 
 
 class WorkloadSource(Source):
-    """Its clock is the machine's; `feed` is a load of made-up transactions."""
+    """A source with the machine's clock; `feed` generates transactions."""
 
     def __init__(self, folder: Path, pumps: int = 2) -> None:
         super().__init__(folder, 1, pumps)
 
     def feed(self, rate: float, seconds: float) -> None:
-        """Start the load: `rate` transactions a second of 1 to 5 rows, for `seconds`. Raises ProcessError."""
+        """Start the workload: `rate` transactions a second of 1 to 5 rows, for `seconds`. Raises ProcessError."""
         self._write("workload", "workload", "--rate", f"{rate:g}", "--seconds", f"{seconds:g}", "--writers", "4")
 
     def fed(self) -> dict[str, Any] | None:
-        """What the load printed at its end (committed, rows, last_commit_ts, ...); None while it runs."""
+        """The workload's final output (committed, rows, last_commit_ts, ...); None while it runs."""
         return self._last_printed("{")
 
 
 class FeederSource(Source):
-    """Its clock is the machine's; `feed` reads MySQL or MariaDB servers from then on."""
+    """A source with the machine's clock; `feed` starts a feeder that reads MySQL or MariaDB servers."""
 
     def __init__(self, folder: Path, pumps: int = 2) -> None:
         super().__init__(folder, 1, pumps)
@@ -141,7 +141,7 @@ class FeederSource(Source):
         self._writer.start().wait_until(lambda: is_open(self._status_port), START_S)
 
     def feeder_status(self) -> dict[str, Any]:
-        """What the feeder shows of its sources. Raises httpx.HTTPError."""
+        """The feeder's status of its sources. Raises httpx.HTTPError."""
         answer = httpx.get(f"{self.status_url}/feeder", trust_env=False, timeout=START_S)
         status: dict[str, Any] = answer.raise_for_status().json()
         return status

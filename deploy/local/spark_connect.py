@@ -1,6 +1,6 @@
-"""A warm Spark Connect server: Binlake's own settings, loopback only, code and Python of this virtual environment.
+"""A warm Spark Connect server: Binlake's settings, loopback only, code and Python of this virtual environment.
 
-The first query of a JVM costs 17 to 30 s (stack facts, "Connect server"): `start` runs one, so that no window pays it.
+The first query of a JVM costs 17 to 30 s (stack facts, "Connect server"), so `start` runs one before any window does.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _JAVA = "-XX:+UseSerialGC -Xss4m"
 
 
 class SparkConnect:
-    """One server below `folder`. `master`: where it runs its tasks; `memory`, `java`: of its JVM, a size and options.
+    """One server below `folder`. `master`: where it runs its tasks; `memory`, `java`: size and options of its JVM.
 
-    `conf` wins over our settings.
+    `conf` overrides Binlake's settings.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SparkConnect:
         return f"sc://{HOST}:{self.port}"
 
     def as_airflow_connection(self, name: str) -> dict[str, str]:
-        """The environment that makes it the connection `name` of an Airflow."""
+        """The environment variable that defines it as the connection `name` of an Airflow."""
         connection = {"conn_type": "spark_connect", "host": f"sc://{HOST}", "port": self.port}
         return {f"AIRFLOW_CONN_{name.upper()}": json.dumps(connection)}
 
@@ -69,7 +69,7 @@ class SparkConnect:
         return self
 
     def stop(self) -> None:
-        """End it and its Python workers."""
+        """Stop it and its Python workers."""
         self.server.stop()
 
     def __enter__(self) -> SparkConnect:
@@ -109,17 +109,17 @@ def spark_submit() -> str:
     """The `spark-submit` of this virtual environment. Raises ProcessError."""
     found = shutil.which("spark-submit", path=sysconfig.get_path("scripts"))
     if found is None:
-        raise ProcessError("spark-submit is not installed beside this Python: run `make setup`")
+        raise ProcessError("spark-submit is not installed in this Python environment: run `make setup`")
     return found
 
 
 def warm_up(url: str, scratch: Path) -> None:
-    """Have the server load and compile what a window uses: Delta write, overwrite and read, SQL, a Python worker."""
+    """Make the server load and compile what a window uses: Delta write, overwrite and read, SQL, a Python worker."""
     from pyspark.sql import SparkSession
 
     table = str(scratch / "table")
     spark = SparkSession.builder.remote(url).create()
-    # A server that was stopped meanwhile would be asked again for minutes.
+    # Without this, calls to a server that was stopped meanwhile would be retried for minutes.
     spark.client.set_retry_policies([])
     try:
         run_sample_queries(spark, table)
@@ -129,7 +129,7 @@ def warm_up(url: str, scratch: Path) -> None:
 
 
 def run_sample_queries(spark: SparkSession, table: str) -> None:
-    """What a window uses, on the Delta table at the path `table`, which is created."""
+    """Run queries like those of a window, on a new Delta table at the path `table`."""
     rows = spark.range(200).selectExpr("id", "id % 7 AS part", "cast(id AS string) AS text")
     mapped = rows.mapInArrow(_echo_batches, rows.schema)
     for _ in range(2):
@@ -143,7 +143,7 @@ def _echo_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def environment() -> dict[str, str]:
-    """What the server's process needs beside this one's environment."""
+    """The variables that the server's process needs in addition to this one's environment."""
     # Python workers import the same modules as the client: this environment and this checkout.
     root = str(Path(__file__).resolve().parents[2])
     return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST, "PYTHONPATH": root}

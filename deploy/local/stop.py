@@ -1,4 +1,4 @@
-"""`make stop`: ends what `make demo KEEP=1` and `make demo-mysql KEEP=1` left running, with all they started."""
+"""`make stop`: stops all processes that `make demo KEEP=1` and `make demo-mysql KEEP=1` left running."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deploy.local.process import ProcessError, stop_recorded
 
 
 def main(*folders: Path) -> int:
-    """Stop every server that left a record below `folders` (none: those of the demos); the exit status."""
+    """Stop every server with a record below `folders` (default: those of the demos). Returns the exit status."""
     try:
         stopped = [name for folder in folders or (demo.FOLDER, demo_mysql.FOLDER) for name in stop_recorded(folder)]
     except ProcessError as error:

@@ -1,4 +1,4 @@
-"""Mutation testing of the modules that decide (`make mutate`): each small change of their code must fail a test.
+"""Mutation testing of the modules with critical decisions (`make mutate`): each small code change must fail a test.
 
-A mutant is put into the functions of a running pytest, in a forked process that runs the tests which reach it.
+A mutant replaces code of a running pytest, in a forked process that runs the tests which reach it.
 """

@@ -1,6 +1,6 @@
-"""The small changes: one comparison, operator, number, condition, answer or statement of a function each.
+"""The mutations: each changes one comparison, operator, number, condition, return value or statement of a function.
 
-Texts stay: how SQL and messages are spelled is seen by the tests that run them.
+Strings are not changed: tests that run the SQL and read the messages check their text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
     ast.Mod: ast.FloorDiv, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
 }  # fmt: skip
-# What these do is shown by no return value and decides nothing.
+# Calls that affect no return value and no decision.
 _SPARED = ("log.", "warnings.")
 _WIDTH = 100
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -31,7 +31,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Mutant:
     """One change: in `function` (qualified name, its first `lineno`), at `line`, from `before` to `after`.
 
-    `nth` tells equal changes of one function apart; `compile` gives the whole module with it.
+    `nth` distinguishes equal changes of one function; `compile` returns the whole module with the change.
     """
 
     function: str
@@ -44,7 +44,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """What a list names it by: it stays when lines move."""
+        """The mutant's name in lists; it does not change when lines move."""
         return f"{self.function}: {self.before} -> {self.after}" + (f" #{self.nth + 1}" if self.nth else "")
 
 
@@ -63,12 +63,12 @@ def mutants(text: str, filename: str) -> Iterator[Mutant]:
 
 
 def digest(text: str) -> str:
-    """Names a text."""
+    """A short hash of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, _Function]]:
-    """Functions that exist when the module is loaded, by qualified name: those inside another belong to it."""
+    """Functions that exist after the module is loaded, by qualified name; nested functions belong to the outer one."""
     for node in body:
         if isinstance(node, ast.ClassDef):
             yield from _functions(node.body, f"{prefix}{node.name}.")
@@ -82,7 +82,7 @@ _Node = ast.expr | ast.stmt
 def _compile_changed(
     tree: ast.Module, filename: str, put: Callable[[_Node], None], node: _Node, changed: _Node
 ) -> CodeType:
-    """The module with `changed` in the place of `node`, which is put back."""
+    """The module compiled with `changed` in place of `node`; `node` is put back afterwards."""
     put(ast.copy_location(changed, node))
     try:
         return compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
@@ -91,21 +91,21 @@ def _compile_changed(
 
 
 def _slots(parent: ast.AST) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:
-    """Each expression and statement of a function's body, and how another is put in its place."""
+    """Each expression and statement of a function's body, with a function that replaces it."""
     for field, value in ast.iter_fields(parent):
         if isinstance(parent, _Function | ast.AnnAssign) and field not in ("body", "value"):
             continue
         if isinstance(value, list):
             for number, node in enumerate(value):
                 if isinstance(node, ast.AST):
-                    yield from _of(node, partial(value.__setitem__, number))
+                    yield from _changeable_nodes(node, partial(value.__setitem__, number))
         elif isinstance(value, ast.AST):
-            yield from _of(value, partial(setattr, parent, field))
+            yield from _changeable_nodes(value, partial(setattr, parent, field))
 
 
-def _of(node: ast.AST, put: Callable[[_Node], None]) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:
+def _changeable_nodes(node: ast.AST, put: Callable[[_Node], None]) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:
     if isinstance(node, ast.JoinedStr | ast.Raise) or _is_spared(node):
-        # A message; that it is raised is what the statement's removal shows.
+        # Messages are not changed; whether an error is raised is tested by removing the statement.
         if isinstance(node, ast.Raise):
             yield node, put
         return
@@ -166,12 +166,12 @@ def _is_constant_bool_or_none(node: ast.expr) -> bool:
 
 
 def _is_text(node: ast.BinOp) -> bool:
-    """Adding texts, or putting values into one: any change of it raises TypeError."""
+    """True for adding or formatting strings: any change of the operator raises TypeError."""
     sides = (node.left, node.right)
     return any(isinstance(side, ast.JoinedStr) or isinstance(getattr(side, "value", None), str) for side in sides)
 
 
 def _shown(node: _Node) -> str:
-    """The node as code; of a statement with a body its first line."""
+    """The node as code; for a statement with a body its first line."""
     line = ast.unparse(node).split("\n")[0]
     return line if len(line) <= _WIDTH else f"{line[:_WIDTH]}...{digest(line)[:4]}"

@@ -1,8 +1,8 @@
 """A pytest run that tries each mutant of one module (`pytest -p deploy.mutation.plugin --mutate=PATH TESTS`).
 
-All tests run once as they are, and tell which functions each reaches. Then each mutant is put into the loaded functions
-of a forked process, which runs the tests that reach it, the quickest first, until one fails. Servers of the session
-(`mariadb`) are started once and serve all processes, one after the other.
+First all tests run unchanged, to record which functions each test reaches. Then each mutant is put into the loaded
+functions of a forked process, which runs the tests that reach it, the quickest first, until one fails. Servers of the
+session (`mariadb`) are started once and serve all processes, one after the other.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _PASSED, _FAILED = 0, 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The module, and how long a run goes on."""
+    """The module, and the time limit of a run."""
     parser.addoption("--mutate", metavar="PATH", help="the module whose mutants are tried")
-    parser.addoption("--mutate-seconds", type=float, default=float("inf"), help="stop behind so many seconds")
+    parser.addoption("--mutate-seconds", type=float, default=float("inf"), help="stop after so many seconds")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure() -> None:
-    """Hypothesis stops at the first example that fails: the smallest one is not needed here.
+    """Let Hypothesis stop at the first failing example, without shrinking it.
 
-    It tries the same examples in every run: a mutant that only luck kills would survive the next one.
+    It tries the same examples in every run: otherwise a mutant killed by chance could survive in the next run.
     """
     profile = settings.get_profile(settings.get_current_profile_name())
     phases = [Phase.explicit, Phase.generate]
@@ -54,11 +54,11 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool:
-    """Instead of the tests alone."""
+    """Run the mutants in place of the plain test run."""
     if session.testsfailed:
         raise session.Interrupted("collection failed")
     module = next(one for one in modules(session.config.rootpath) if one.path == session.config.option.mutate)
-    # What was frozen behind the collection is not listed among live objects.
+    # Objects frozen after the collection would not be listed among live objects.
     gc.unfreeze()
     run = _Run(session, module)
     run.baseline()
@@ -69,7 +69,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     run.try_all(time.monotonic() + session.config.option.mutate_seconds)
     if killer := run.killer_of_nothing():
         module.results.unlink()
-        raise session.Interrupted(f"behind the mutants, a process without any change fails: {killer}")
+        raise session.Interrupted(f"after the mutants, a process without any change fails: {killer}")
     return True
 
 
@@ -84,7 +84,7 @@ class _Run:
         self._seconds: dict[str, float] = {}
 
     def baseline(self) -> None:
-        """Run every test, see which functions of the module it calls."""
+        """Run every test and record which functions of the module it calls."""
         for item in self._session.items:
             began = time.process_time()
             with self._traced(item.nodeid):
@@ -94,7 +94,7 @@ class _Run:
                 return
 
     def try_all(self, until: float) -> None:
-        """Try what no earlier run has tried, and no list explains, until the time is over."""
+        """Try the mutants that no earlier run has tried and no list explains, until the time is up."""
         source, tests = digest(self._module.text), self._module.tests_digest
         results, spared = Results.read(self._module, source, tests), self._module.explained
         for mutant in mutants(self._module.text, self._path):
@@ -107,7 +107,7 @@ class _Run:
             results.write(self._module)
 
     def killer_of_nothing(self) -> str:
-        """Which test fails in a forked process that changes nothing (one that uses gRPC may wait for ever)."""
+        """The test that fails in a forked process without a change (one that uses gRPC may wait forever)."""
         return self._killer(self._session.items, lambda: None)
 
     def _killer(self, tests: list[pytest.Item], change: Callable[[], None]) -> str:
@@ -121,18 +121,18 @@ class _Run:
         with os.fdopen(read, "rb") as pipe:
             ended = _wait(pid, _LEAST_S + _TIMES * 10 * seconds)
             said = pipe.read().decode()
-        # Without a test's name only a signal counts: a process that failed by itself has shown nothing.
+        # Without a test's name only a signal counts: a process that failed otherwise proves nothing.
         return said or (f"ended with {ended}" if ended < 0 else "")
 
     def _tests_of(self, mutant: Mutant) -> list[pytest.Item]:
         reached = self._reached[mutant.function]
-        # A function that only programs of the tests call is seen by none: all may notice.
+        # If no test reaches the function in this process (only child programs call it), run all tests.
         tests = [item for item in self._session.items if item.nodeid in reached or not reached]
         return sorted(tests, key=lambda item: self._seconds[item.nodeid])
 
     def _put(self, mutant: Mutant, code: CodeType) -> None:
         for function in self._loaded[mutant.function, mutant.lineno]:
-            # A mutant without `super()` needs no cell of its class, but a function keeps as many as it has.
+            # A mutant without `super()` needs no class cell, but a function must keep its number of cells.
             free = code.co_freevars or function.__code__.co_freevars
             function.__code__ = code.replace(co_freevars=free)
 
@@ -152,14 +152,14 @@ class _Run:
 
 
 def _run(item: pytest.Item, session: pytest.Session) -> None:
-    """One test; only session fixtures stay set up behind it: its collector stands in for the next test."""
+    """Run one test and tear down all but session fixtures: pytest gets the session in place of the next test."""
     item.config.hook.pytest_runtest_protocol(item=item, nextitem=session)
 
 
 def _try_and_exit(
     session: pytest.Session, put: Callable[[], None], tests: list[pytest.Item], pipe: int, cpu_s: int
 ) -> None:
-    """In the forked process: the change, then the tests; it never returns."""
+    """In the forked process: apply the change and run the tests; never returns."""
     code = 2
     try:
         os.setpgrp()
@@ -190,7 +190,7 @@ class _Failed:
 
 
 def _wait(pid: int, seconds: float) -> int:
-    """The exit code of `pid`, or minus the signal; its process group ends with it, in `seconds` at the latest."""
+    """The exit code of `pid`, or minus the signal; its process group is killed then, or after `seconds`."""
     limit = time.monotonic() + seconds
     try:
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < limit:
@@ -204,11 +204,11 @@ def _wait(pid: int, seconds: float) -> int:
 
 def _functions_of(path: str) -> dict[tuple[str, int], list[FunctionType]]:
     """The loaded functions of a file, by qualified name and first line."""
-    found = defaultdict(list)
+    functions = defaultdict(list)
     for one in gc.get_objects():
         if isinstance(one, FunctionType) and one.__code__.co_filename == path:
-            found[one.__code__.co_qualname, one.__code__.co_firstlineno].append(one)
-    return found
+            functions[one.__code__.co_qualname, one.__code__.co_firstlineno].append(one)
+    return functions
 
 
 def _code_of(module: CodeType, function: str, lineno: int) -> CodeType:

@@ -1,4 +1,4 @@
-"""What became of each mutant, on disk: a run that was ended goes on where it was, and a killed mutant stays killed."""
+"""The result of each mutant, on disk: an interrupted run can be resumed, and killed mutants are not tried again."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LISTS = Path("deploy") / "mutation"
 
 @dataclass(frozen=True)
 class Module:
-    """A module that decides, as in `modules.toml`: its `path` and the files of `tests` that must notice a change.
+    """A module of `modules.toml`: its `path` and the files of `tests` that must notice a change.
 
-    `without`: tests of these files that end a server of the session, which those behind them would miss.
+    `without`: tests of these files to leave out, for example because they stop a server that later tests need.
     """
 
     root: Path
@@ -28,7 +28,7 @@ class Module:
 
     @property
     def text(self) -> str:
-        """Its source."""
+        """The module's source."""
         return (self.root / self.path).read_text(encoding="utf-8")
 
     @property
@@ -39,7 +39,7 @@ class Module:
 
     @property
     def tests_digest(self) -> str:
-        """Of which tests they are, of their files, and of what lies beside them for them to use."""
+        """A digest of the tests' names and files, and of the helper modules in their folders and tests/support."""
         folders = [*((self.root / test).parent for test in self.tests), self.root / "tests" / "support"]
         files = {path for folder in folders for path in folder.rglob("*.py")}
         texts = (path.read_text(encoding="utf-8") for path in sorted(files))
@@ -47,24 +47,25 @@ class Module:
 
     @property
     def results(self) -> Path:
-        """The file of its results."""
+        """The file with the module's results."""
         return self.root / ".local" / "mutation" / f"{self.path.replace('/', '.')}.json"
 
 
 def modules(root: Path = ROOT) -> list[Module]:
-    """Every module that decides."""
-    found = []
+    """All modules of `modules.toml`."""
+    all_modules = []
     for path, listed in _list(root, "modules").items():
         tests = tuple(one for one in listed if "::" not in one)
-        found.append(Module(root, path, tests, tuple(one for one in listed if "::" in one)))
-    return found
+        all_modules.append(Module(root, path, tests, tuple(one for one in listed if "::" in one)))
+    return all_modules
 
 
 @dataclass
 class Results:
-    """Of one module: which test killed each mutant ('' for a survivor), by its key.
+    """The results of one module: which test killed each mutant ('' for a survivor), by the mutant's key.
 
-    `source` and `tests` are digests. With another source all is forgotten, with other tests the survivors are.
+    `source` and `tests` are digests. If the source has changed, all results are discarded; if only the tests have
+    changed, the survivors are.
     """
 
     source: str
@@ -73,7 +74,7 @@ class Results:
 
     @classmethod
     def read(cls, module: Module, source: str, tests: str = "") -> Results:
-        """Those of an earlier run, as far as they hold; of any tests if none are named."""
+        """The results of an earlier run, as far as they are still valid; without `tests`, for any tests."""
         if not module.results.exists():
             return cls(source, tests)
         earlier = json.loads(module.results.read_text(encoding="utf-8"))
@@ -84,11 +85,11 @@ class Results:
         return cls(source, tests, killed)
 
     def write(self, module: Module) -> None:
-        """Put them where the next run looks."""
+        """Write them for the next run."""
         module.results.parent.mkdir(parents=True, exist_ok=True)
         module.results.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
 
 
 def _list(root: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((root / _LISTS / f"{name}.toml").read_text(encoding="utf-8"))
-    return found
+    entries: dict[str, Any] = tomllib.loads((root / _LISTS / f"{name}.toml").read_text(encoding="utf-8"))
+    return entries

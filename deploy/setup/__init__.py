@@ -1,1 +1,1 @@
-"""Installers: standard library only, run by a bare python3, repeatable."""
+"""Installers: they use only the standard library, run with a bare python3, and can be repeated."""

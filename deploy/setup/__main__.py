@@ -1,6 +1,6 @@
-"""Puts all that Binlake needs below this checkout: `python3 -m deploy.setup [--without-tests]`. Repeatable.
+"""Installs everything that Binlake needs below this checkout: `python3 -m deploy.setup [--without-tests]`. Repeatable.
 
-Standard library only: this runs before anything is installed. What waits for nothing else runs side by side.
+It uses only the standard library, because it runs before anything is installed. Independent parts run in parallel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from deploy.setup import (
 from deploy.setup.common import command
 
 Part = tuple[str, Callable[[], str]]
-# Java first: nothing is downloaded on a machine that cannot run it.
+# Java is checked first, so that nothing is downloaded on a machine that cannot run Spark.
 _JAVA: Part = ("java", java.check)
 _KAFKA: Part = ("kafka", lambda: str(kafka.install()))
 _APICURIO: Part = ("apicurio", lambda: str(apicurio.install()))
@@ -54,7 +54,7 @@ _CHAINS: tuple[tuple[Part, ...], ...] = (
 
 
 def main(arguments: list[str]) -> int:
-    """Install every part; the exit status: 1 when one of them failed, with a line that names it."""
+    """Install every part. Returns 1 if a part failed, with a line that names it."""
     began = time.monotonic()
     chains = (
         _CHAINS
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
             _BROWSER,
         )
     )
-    failed = _run((_JAVA,)) or _side_by_side(chains)
+    failed = _run((_JAVA,)) or _run_in_parallel(chains)
     if failed:
         print(f"setup: not ready: {' and '.join(failed)} failed", file=sys.stderr, flush=True)
         return 1
@@ -81,13 +81,13 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _side_by_side(chains: Sequence[Sequence[Part]]) -> list[str]:
+def _run_in_parallel(chains: Sequence[Sequence[Part]]) -> list[str]:
     with ThreadPoolExecutor(len(chains)) as pool:
         return [name for failed in pool.map(_run, chains) for name in failed]
 
 
 def _run(parts: Sequence[Part]) -> list[str]:
-    """The name of the part that failed, if one did: it ends its chain, because the next one needs it."""
+    """Run a chain; returns the name of the failed part, if any. It ends the chain, because the next part needs it."""
     return list(islice((name for name, install in parts if command(name, install)), 1))
 
 

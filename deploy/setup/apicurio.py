@@ -1,6 +1,6 @@
-"""Puts Apicurio Registry into `.local/apicurio`, for tests: a schema registry that speaks Confluent's API.
+"""Installs Apicurio Registry into `.local/apicurio`, for tests: a schema registry with Confluent's API.
 
-3.0.9 is the newest whose classes Java 17 loads and whose archive Maven Central has.
+3.0.9 is the newest version that runs on Java 17 and has its archive on Maven Central.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _RUNNER = "apicurio-registry-app-3.0.9-runner.jar"
 
 
 def install(root: Path = ROOT) -> Path:
-    """Make sure that the registry is there, unpacked; the jar to run. Raises SetupError."""
+    """Make sure that the registry is installed; returns the jar to run. Raises SetupError."""
     archive = install_jars("apicurio-archive", "Apicurio Registry", [_ARCHIVE], root / "archive") / _ARCHIVE.file
     with only_one("apicurio"):
         if not (root / "app" / _RUNNER).exists():
             with staged(root / "app") as tree:
-                # Debian's Python 3.11.2 has no `filter` yet; what is in it is known by its checksum.
+                # Without `filter`, which Debian's Python 3.11.2 lacks; the checksum guarantees the archive's content.
                 shutil.unpack_archive(archive, tree)
         return root / "app" / _RUNNER
 

@@ -1,6 +1,6 @@
-"""Puts axe-core, the checker of accessibility (MPL-2.0), into `.local/axe`: by npm where it is, else by plain HTTPS.
+"""Installs axe-core, an accessibility checker (MPL-2.0), into `.local/axe`: with npm if available, else over HTTPS.
 
-The tests run it inside the pages. The file must have the SHA-256 written here.
+The tests run it inside the pages. The file must have the SHA-256 given here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TIMEOUT_S = 60
 
 
 def install(root: Path = ROOT) -> Path:
-    """Make sure that the script is there, whole; its path. Raises SetupError."""
+    """Make sure that the script is installed and undamaged; returns its path. Raises SetupError."""
     with only_one("axe"):
         script = root / SCRIPT
         if not _fits(script):

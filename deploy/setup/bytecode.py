@@ -1,4 +1,4 @@
-"""Compiles once what the tests import, where `.venv` is new: each of their processes would do it for itself."""
+"""Compiles the modules that the tests import once after `.venv` changes, so that not every test process does it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _STAMP = packages.VENV / ".binlake-compiled"
 
 
 def compile_once() -> str:
-    """Have one process import all tests, which keeps the bytecode; nothing where that was done with these packages."""
+    """Import all tests in one process, which stores the bytecode; skipped if done before with these packages."""
     with only_one("bytecode"):
         wanted = packages.digest()
         if _STAMP.exists() and _STAMP.read_text() == wanted:
-            return "is kept"
-        # A test that cannot be imported is for the run of the tests to report.
+            return "is up to date"
+        # Ignore tests that cannot be imported: the test run will report them.
         collect = [str(packages.VENV / "bin" / "python"), "-m", "pytest", "--collect-only", "-qq"]
         subprocess.run(collect, cwd=REPOSITORY, capture_output=True, check=False)
         _STAMP.write_text(wanted)
-        return "is kept from now on"
+        return "has been compiled"
 
 
 if __name__ == "__main__":

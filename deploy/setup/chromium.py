@@ -1,6 +1,6 @@
-"""Puts a headless Chromium into `.local/chromium`, without root; one that the system has is taken instead. Tests only.
+"""Installs a headless Chromium into `.local/chromium`, without root, unless the system has one. Tests only.
 
-Debian's headless shell: the browser without its windows, so without what they depend on.
+It is Debian's headless shell: the browser without a graphical interface and its dependencies.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ _NAMES = ("chromium", "chromium-headless-shell", "chromium-browser")
 
 
 def program(root: Path = ROOT) -> Path | None:
-    """The browser: the system's, else the unpacked one; None when there is none."""
+    """The browser: the system's, else the unpacked one; None if there is none."""
     system = next((found for name in _NAMES if (found := find_program(name))), None)
     unpacked = root / "usr/lib/chromium/chromium-headless-shell"
     return system or (unpacked if unpacked.exists() else None)
 
 
 def environment(root: Path = ROOT) -> dict[str, str]:
-    """What the unpacked browser needs beside the process's own environment."""
-    # PulseAudio's library keeps a part of itself in a folder of its own.
+    """The process's environment with the variables that the unpacked browser needs."""
+    # PulseAudio's library has a part in a separate folder.
     folders = [debian.library_path(root), *(str(place) for place in root.glob("usr/lib/*/pulseaudio"))]
     path = ":".join(folder for folder in folders if folder)
-    found = {**os.environ, "LD_LIBRARY_PATH": path} if path else dict(os.environ)
+    variables = {**os.environ, "LD_LIBRARY_PATH": path} if path else dict(os.environ)
     if not Path("/etc/fonts/fonts.conf").exists() and (root / "etc/fonts").is_dir():
-        # A machine without any fonts: those that were unpacked.
-        found["FONTCONFIG_SYSROOT"] = str(root)
-    return found
+        # The machine has no fonts: use the unpacked ones.
+        variables["FONTCONFIG_SYSROOT"] = str(root)
+    return variables
 
 
 def install(root: Path = ROOT) -> Path:
-    """Make sure that a browser is there and return it. Raises SetupError."""
+    """Make sure that a browser is installed, and return it. Raises SetupError."""
     return debian.installed("chromium", "chromium", root, PACKAGES, lambda: program(root))
 
 

@@ -1,7 +1,8 @@
-"""Archives the classes that Spark loads, for this machine's JVM: one that starts with the archive takes half the CPU.
+"""Archives the classes that Spark loads, for this machine's JVM: with the archive a JVM needs half the CPU to start.
 
-`python3.11 -m deploy.setup.classes`; no part of the set-up of demo and tests, which start too few JVMs to gain from it.
-It is beside the Delta jars (`binlake/base/jvm.py`), and made again when the JVM, the packages or the jars are others.
+`python3.11 -m deploy.setup.classes`; not part of the setup of demo and tests, which start too few JVMs to benefit. The
+archive is next to the Delta jars (`binlake/base/jvm.py`), and is made again if the JVM, the packages or the jars
+change.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _STAMP = jars.ROOT / "classes.txt"
 
 
 def install() -> str:
-    """Make sure that the archive is there, and what it is made of; its path. Raises SetupError."""
+    """Make sure that the archive exists, with the packages and jars it needs; returns its path. Raises SetupError."""
     packages.sync()
     jars.install()
     with only_one("classes"):
@@ -33,9 +34,9 @@ def install() -> str:
 
 
 def _versions() -> str:
-    """All that decides whether the archive fits."""
-    found = java.program()
-    shown = java.version_text(found) if found is not None else ""
+    """Everything that determines whether the archive is still valid."""
+    program = java.program()
+    shown = java.version_text(program) if program is not None else ""
     return "\n".join([shown, packages.digest(), *(jar.sha256 for jar in jars.JARS)])
 
 

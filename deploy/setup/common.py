@@ -1,4 +1,4 @@
-"""What the installers share: one place (`.local/`), one installer at a time, nothing looks done before it is."""
+"""What the installers share: one folder (`.local/`), one installer at a time, and atomic installation."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOCAL = REPOSITORY / ".local"
-# Programs of servers live here on Debian, but are not on an ordinary user's PATH.
+# Debian's folders for server programs, which are not on an ordinary user's PATH.
 _SERVER_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 class SetupError(Exception):
-    """An installation did not work; one line that says what failed and what to do."""
+    """An installation failed; one line says what failed and what to do."""
 
 
 def run(command: Sequence[str], folder: Path | None = None, env: Mapping[str, str] | None = None) -> str:
-    """What `command` prints. Raises SetupError with the end of what it wrote when it fails or does not exist."""
+    """The output of `command`. Raises SetupError, with the end of the output, if it fails or does not exist."""
     try:
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -36,14 +36,14 @@ def run(command: Sequence[str], folder: Path | None = None, env: Mapping[str, st
 
 
 def find_program(name: str) -> Path | None:
-    """The program `name` of this system, on the PATH or in the folders of servers; None when there is none."""
+    """The program `name` of this system, on the PATH or in a folder of server programs; None if there is none."""
     found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SERVER_FOLDERS]))
     return Path(found) if found else None
 
 
 @contextmanager
 def only_one(name: str) -> Iterator[None]:
-    """One process at a time installs `name`; the others wait."""
+    """Allow only one process at a time to install `name`; others wait."""
     LOCAL.mkdir(parents=True, exist_ok=True)
     with (LOCAL / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -52,10 +52,10 @@ def only_one(name: str) -> Iterator[None]:
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A folder that becomes `target` (by one rename) when the block ends well; to be used under `only_one`."""
+    """A folder that is renamed to `target` when the block succeeds; use it under `only_one`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     for torn in target.parent.glob(f"{target.name}-setup-*"):
-        # Left by a run that was killed: the holder of the lock is the only one at work.
+        # Left by a run that was killed; no other process is installing, because this one holds the lock.
         shutil.rmtree(torn)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}-setup-") as scratch:
         tree = Path(scratch) / "tree"
@@ -67,12 +67,12 @@ def staged(target: Path) -> Iterator[Path]:
 
 
 def say(name: str, text: str) -> None:
-    """Tell what an installer is about to do."""
+    """Print what an installer is about to do."""
     print(f"{name}: {text}", flush=True)
 
 
 def command(name: str, install: Callable[[], str]) -> int:
-    """Run one installer as a program: a line with what is there and the seconds, or one line of error and status 1."""
+    """Run one installer as a program; print its result with the seconds, or an error in one line and return 1."""
     began = time.monotonic()
     try:
         result = install()

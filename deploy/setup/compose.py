@@ -1,6 +1,7 @@
-"""Puts Docker Compose into `.local/compose`, without root; one that the system has is taken instead. Tests only.
+"""Installs Docker Compose into `.local/compose`, without root, unless the system has it. Tests only.
 
-It reads the compose file as a user's does, without Docker. Debian's build, of the first release that has one in Go.
+It checks the compose file as a user's Compose does, without Docker. The build is that of the first Debian release with
+version 2.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from deploy.setup.common import LOCAL, SetupError, command, find_program, run
 
 ROOT = LOCAL / "compose"
 PACKAGES = ("docker-compose",)
-# Before it, Debian had version 1 only. The program needs a C library of 2021 or newer, nothing else.
+# Earlier Debian releases have only version 1. The program needs only a C library of 2021 or newer.
 SUITE = "trixie"
 _OLDEST = 2
 
 
 def program(root: Path = ROOT) -> list[str]:
-    """The words that call it: the system's `docker compose` or `docker-compose`, else the unpacked one; none, empty."""
+    """The command: the system's `docker compose` or `docker-compose`, else the unpacked one; empty if there is none."""
     unpacked = root / "usr/libexec/docker/cli-plugins/docker-compose"
     for words in (["docker", "compose"], ["docker-compose"], [str(unpacked)]):
         path = find_program(words[0])
@@ -29,7 +30,7 @@ def program(root: Path = ROOT) -> list[str]:
 
 
 def install(root: Path = ROOT) -> list[str]:
-    """Make sure that it is there; the words that call it. Raises SetupError."""
+    """Make sure that it is installed; returns the command. Raises SetupError."""
     debian.installed("compose", "Docker Compose 2", root, PACKAGES, lambda: _file(root), SUITE)
     return program(root)
 
@@ -40,7 +41,7 @@ def _file(root: Path) -> Path | None:
 
 
 def _fits(words: list[str]) -> bool:
-    """Version 1, which ended in 2023, read another format; a `docker` without the plugin tells no version."""
+    """True for version 2 or newer: version 1 reads another format; `docker` without the plugin reports no version."""
     try:
         version = run([*words, "version", "--short"]).strip().removeprefix("v")
     except SetupError:

@@ -1,4 +1,4 @@
-"""Debian packages without root: downloaded by apt into a private place and unpacked below `.local`."""
+"""Debian packages without root: apt downloads them into a private folder, and they are unpacked below `.local`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from deploy.setup.common import SetupError, find_program, only_one, run, say, staged
 
-# Debian's package `debian-archive-keyring` brings the keys of all its releases, newer ones included.
+# Debian's package `debian-archive-keyring` has the keys of all its releases, including newer ones.
 _KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def unpack(packages: Sequence[str], tree: Path, suite: str = "") -> None:
-    """Unpack `packages`, and what this system lacks of all they depend on, below `tree`. Raises SetupError.
+    """Unpack `packages`, and those of their dependencies that this system lacks, below `tree`. Raises SetupError.
 
-    They are this system's own release's, or those of `suite`, which it may be older than.
+    They come from this system's release, or from `suite`, which may be newer.
     """
     if find_program("apt-get") is None or find_program("dpkg") is None:
         raise SetupError("this system has no apt")
@@ -28,28 +28,28 @@ def unpack(packages: Sequence[str], tree: Path, suite: str = "") -> None:
 def installed(
     name: str, wanted: str, root: Path, packages: Sequence[str], look: Callable[[], Path | None], suite: str = ""
 ) -> Path:
-    """The program that `look` finds; where it finds none, `packages` (of `suite`) are unpacked below `root` first.
+    """The program that `look` finds; if it finds none, `packages` (of `suite`) are first unpacked below `root`.
 
-    `wanted` says for people what the system could bring instead. Raises SetupError.
+    `wanted` names, for an error message, what could be installed on the system instead. Raises SetupError.
     """
     with only_one(name):
-        found = look()
-        if found is not None:
-            return found
+        program = look()
+        if program is not None:
+            return program
         say(name, f"downloading {', '.join(packages)} into {root}")
         try:
             with staged(root) as tree:
                 unpack(packages, tree, suite)
         except SetupError as error:
-            raise SetupError(f"{error}; install {wanted} by the system's package manager") from None
-        found = look()
-        if found is None:
+            raise SetupError(f"{error}; install {wanted} with the system's package manager") from None
+        program = look()
+        if program is None:
             raise SetupError(f"the packages {', '.join(packages)} do not contain the program")
-        return found
+        return program
 
 
 def library_path(root: Path) -> str:
-    """LD_LIBRARY_PATH for programs below `root`: its folders of libraries; empty when there are none."""
+    """LD_LIBRARY_PATH for programs below `root`: its library folders; empty if there are none."""
     folders = [*(root / "usr/lib").glob("*-linux-gnu*"), *(root / "lib").glob("*-linux-gnu*")]
     return ":".join(str(folder) for folder in folders)
 
@@ -59,7 +59,7 @@ def _download(packages: Sequence[str], scratch: Path, suite: str) -> list[Path]:
     for folder in (lists / "partial", cache / "archives/partial"):
         folder.mkdir(parents=True)
     own_place = [f"-oDir::State::lists={lists}", f"-oDir::Cache={cache}"]
-    # Without root there is no `_apt` user to switch to and no system lock to take; nothing of the system is written.
+    # Without root, apt cannot switch to the `_apt` user or take the system's lock; nothing of the system is written.
     apt = ["apt-get", "-qq", *own_place, "-oAPT::Sandbox::User=", "-oDebug::NoLocking=1"]
     run([*apt, "update"])
     if suite:
@@ -70,7 +70,7 @@ def _download(packages: Sequence[str], scratch: Path, suite: str) -> list[Path]:
 
 
 def _only(suite: str, apt: Sequence[str], scratch: Path) -> list[str]:
-    """Options by which `apt` knows nothing but `suite`, from the mirror that this system uses, under Debian's keys."""
+    """Options that limit `apt` to `suite`, from the mirror that this system uses, signed with Debian's keys."""
     wanted = ("Origin: Debian", "Label: Debian", "Identifier: Packages")
     mirrors = run([*apt, "indextargets", "--format", "$(REPO_URI)", *wanted]).splitlines()
     if not mirrors:

@@ -1,6 +1,6 @@
-"""Puts an etcd server into `.local/etcd`, without root; one that the system has is taken instead. Tests only.
+"""Installs an etcd server into `.local/etcd`, without root, unless the system has one. Tests only.
 
-The tests hold the embedded placement driver against it; no deployment needs it.
+The tests compare the embedded placement driver with it; no deployment needs it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ PACKAGES = ("etcd-server",)
 
 
 def program(root: Path = ROOT) -> Path | None:
-    """`etcd`: the system's, else the unpacked one; None when there is none."""
+    """`etcd`: the system's, else the unpacked one; None if there is none."""
     unpacked = root / "usr/bin/etcd"
     return find_program("etcd") or (unpacked if unpacked.exists() else None)
 
 
 def install(root: Path = ROOT) -> Path:
-    """Make sure that `etcd` is there and return it. Raises SetupError."""
+    """Make sure that `etcd` is installed, and return it. Raises SetupError."""
     return debian.installed("etcd", "etcd 3.4 or newer", root, PACKAGES, lambda: program(root))
 
 

@@ -1,4 +1,4 @@
-"""Puts HTTP/2 tools below `.local`, without root: nghttp2's h2load and nghttp, and h2spec where Go is. Tests only."""
+"""Installs HTTP/2 tools below `.local`, without root: nghttp2's h2load and nghttp; h2spec if Go exists. Tests only."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _GO_FOLDERS = ("/usr/local/go/bin", "/usr/lib/go/bin")
 
 
 def program(name: str) -> Path | None:
-    """`h2load`, `nghttp` or `h2spec`: the system's, else the unpacked one; None when there is none."""
+    """`h2load`, `nghttp` or `h2spec`: the system's, else the unpacked one; None if there is none."""
     unpacked = H2SPEC / "bin/h2spec" if name == "h2spec" else NGHTTP2 / "usr/bin" / name
     return find_program(name) or (unpacked if unpacked.exists() else None)
 
 
 def environment() -> dict[str, str]:
-    """What the unpacked programs need beside the process's own environment."""
+    """The process's environment with the variables that the unpacked programs need."""
     path = debian.library_path(NGHTTP2)
     return {**os.environ, "LD_LIBRARY_PATH": path} if path else dict(os.environ)
 
 
 def install_nghttp2() -> Path:
-    """Make sure that h2load and nghttp are there. Raises SetupError."""
+    """Make sure that h2load and nghttp are installed. Raises SetupError."""
     return debian.installed("nghttp2", "nghttp2's clients", NGHTTP2, PACKAGES, lambda: program("h2load"))
 
 
 def install_h2spec() -> str:
-    """Make sure that h2spec is there, if Go and its modules are; what came of it: one test needs it, nobody else."""
+    """Install h2spec, if Go and its modules are available; returns the result. Only one test needs h2spec."""
     with only_one("h2spec"):
-        found = program("h2spec")
-        if found is not None:
-            return str(found)
-        go = _go()
+        existing = program("h2spec")
+        if existing is not None:
+            return str(existing)
+        go = _find_go()
         if go is None:
             return "not installed: it needs Go; its test is skipped"
         say("h2spec", f"building it into {H2SPEC}")
@@ -52,7 +52,7 @@ def install_h2spec() -> str:
         return str(H2SPEC / "bin/h2spec")
 
 
-def _go() -> Path | None:
+def _find_go() -> Path | None:
     places = [Path(folder) / "go" for folder in _GO_FOLDERS]
     return find_program("go") or next((place for place in places if place.exists()), None)
 

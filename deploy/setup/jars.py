@@ -1,7 +1,7 @@
-"""Puts jars below `.local`: by Maven where it is (it knows a company's mirrors), else by plain HTTPS.
+"""Installs jars below `.local`: with Maven if available (it knows a company's mirrors), else over HTTPS.
 
-Each must have the SHA-256 that is written beside its name. Of Delta there are two, because the rest of the artifact's
-tree duplicates Spark's own.
+Each jar must have the SHA-256 given with its name. Of Delta only two jars are needed: the other dependencies are
+already part of Spark.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ JARS = (
 
 
 def install(root: Path = ROOT) -> Path:
-    """Make sure that Delta's jars are there, whole; their folder. Raises SetupError."""
+    """Make sure that Delta's jars are installed and undamaged; returns their folder. Raises SetupError."""
     return install_jars("jars", "the Delta jars", JARS, root)
 
 
 def install_jars(name: str, title: str, jars: Sequence[Jar], root: Path) -> Path:
-    """Make sure that `jars` are in `root`, whole; the folder. `name` is the part's. Raises SetupError."""
+    """Make sure that `jars` are in `root` and undamaged; returns the folder. `name`: the part's. Raises SetupError."""
     with only_one(name):
         if not all(jar.fits(root) for jar in jars):
             say(name, f"downloading {title} into {root}")

@@ -1,4 +1,4 @@
-"""Checks that Java 17 or newer is there: Spark needs it, and only the system's package manager can bring it."""
+"""Checks that Java 17 or newer is installed: Spark needs it, and only the system's package manager can install it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def check() -> str:
-    """Path and version of the Java that Spark will take. Raises SetupError."""
+    """Path and version of the Java that Spark will use. Raises SetupError."""
     java = program()
     if java is None:
         raise SetupError(f"Java is not installed: {_HINT}")
@@ -30,13 +30,13 @@ def check() -> str:
 
 
 def version_text(java: Path) -> str:
-    """What `java -version` writes, to stderr."""
+    """The output of `java -version`, which goes to stderr."""
     return subprocess.run([str(java), "-version"], capture_output=True, text=True, check=False).stderr
 
 
 def program() -> Path | None:
-    """The Java that Spark will take; None where there is none. Raises SetupError for a wrong JAVA_HOME."""
-    # Spark looks at JAVA_HOME first.
+    """The Java that Spark will use; None if there is none. Raises SetupError if JAVA_HOME is wrong."""
+    # Spark uses JAVA_HOME first.
     home = os.environ.get("JAVA_HOME")
     if home:
         own = Path(home) / "bin" / "java"

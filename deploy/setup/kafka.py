@@ -1,4 +1,4 @@
-"""Puts Apache Kafka's broker into `.local/kafka`, for tests: the jars that `kafka.lock` names."""
+"""Installs Apache Kafka's broker into `.local/kafka`, for tests: the jars listed in `kafka.lock`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOCK = Path(__file__).with_name("kafka.lock")
 
 
 def install(root: Path = ROOT) -> Path:
-    """Make sure that the jars are there, whole; their folder. Raises SetupError."""
+    """Make sure that the jars are installed and undamaged; returns their folder. Raises SetupError."""
     return install_jars("kafka", "Apache Kafka", _locked(), root)
 
 

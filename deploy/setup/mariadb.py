@@ -1,6 +1,6 @@
-"""Puts a MariaDB server into `.local/mariadb`, without root; one that the system has is taken instead.
+"""Installs a MariaDB server into `.local/mariadb`, without root, unless the system has one.
 
-The target of the tests and the demo. Repeatable, and safe to run twice at once.
+It is the target of the tests and the demo. The installer can be repeated, and run twice at the same time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PACKAGES = ("mariadb-server-core", "mariadb-client-core", "mariadb-common")
 
 
 def server_binary(root: Path = ROOT) -> Path | None:
-    """`mariadbd`: the system's, else the unpacked one; None when there is none."""
+    """`mariadbd`: the system's, else the unpacked one; None if there is none."""
     unpacked = root / "usr/sbin/mariadbd"
     return find_program("mariadbd") or (unpacked if unpacked.exists() else None)
 
@@ -27,12 +27,12 @@ def install_script(root: Path = ROOT) -> Path:
 
 
 def install(root: Path = ROOT) -> Path:
-    """Make sure that a server is there and return it. Raises SetupError."""
+    """Make sure that a server is installed, and return it. Raises SetupError."""
     return debian.installed("mariadb", "MariaDB 10.6 or newer", root, PACKAGES, lambda: server_binary(root))
 
 
 def library_path(root: Path = ROOT) -> str:
-    """LD_LIBRARY_PATH for the unpacked programs; empty when the system's server is used."""
+    """LD_LIBRARY_PATH for the unpacked programs; empty if the system's server is used."""
     return debian.library_path(root)
 
 

@@ -1,6 +1,6 @@
-"""Puts moto's S3 server into an environment of its own, `.local/moto`, for tests: files of a feed in an object store.
+"""Installs moto's S3 server into its own environment, `.local/moto`, for tests of a feed's files in an object store.
 
-Apart from `.venv`, since it wants older versions of packages that Binlake runs with.
+It is separate from `.venv` because it needs older versions of packages that Binlake uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOCK = Path(__file__).with_suffix(".lock")
 
 
 def install(root: Path = ROOT) -> Path:
-    """Make sure that the server is there, as the lock says; the Python that runs it. Raises SetupError."""
+    """Make sure that the server is installed as the lock says; returns the Python that runs it. Raises SetupError."""
     uv, python = install_uv(), root / "bin" / "python"
     wanted, stamp = hashlib.sha256(LOCK.read_bytes()).hexdigest(), root / ".binlake-lock"
     with only_one("moto"):

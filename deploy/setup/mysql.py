@@ -1,7 +1,7 @@
-"""Puts a MySQL server into `.local/mysql`, without root; one that the system has is taken instead. Tests only.
+"""Installs a MySQL server into `.local/mysql`, without root, unless the system has one. Tests only.
 
-A target of the tests. Debian has it in its unstable release alone, whose C library this system may be older than: the
-program is started by that release's own loader, with its libraries beside it.
+It is a target of the tests. Debian has it only in its unstable release, whose C library may be newer than this
+system's. So the program is started with that release's loader and libraries.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ ROOT = LOCAL / "mysql"
 PACKAGES = ("mysql-server-core",)
 SUITE = "sid"
 _NEEDED = ("usr/sbin", "usr/lib", "usr/lib64", "lib", "lib64", "usr/share/mysql")
-"""What a server reads; the rest of what it depends on (a compiler's tools, manuals) is not kept."""
+"""The folders that a server needs; other dependencies (compiler tools, manuals) are deleted."""
 
 
 def program(root: Path = ROOT) -> list[str]:
-    """The words that start it: the system's, else the unpacked one's; none, empty."""
+    """The command that starts it: the system's, else the unpacked one's; empty if there is none."""
     system = find_program("mysqld")
-    # MariaDB brings a link of that name.
+    # MariaDB installs a link with that name.
     if system is not None and "MariaDB" not in run([str(system), "--version"]):
         return [str(system)]
     unpacked, loaders = root / "usr/sbin/mysqld", sorted((root / "usr/lib").glob("*-linux-gnu*/ld-linux-*.so.*"))
@@ -33,7 +33,7 @@ def program(root: Path = ROOT) -> list[str]:
 
 
 def install(root: Path = ROOT) -> list[str]:
-    """Make sure that a server is there; the words that start it. Raises SetupError."""
+    """Make sure that a server is installed; returns the command that starts it. Raises SetupError."""
     debian.installed("mysql", "MySQL 8.0 or newer", root, PACKAGES, lambda: _file(root), SUITE)
     _prune(root)
     return program(root)
@@ -45,10 +45,10 @@ def _file(root: Path) -> Path | None:
 
 
 def _prune(root: Path) -> None:
-    kept = {root / name for name in _NEEDED}
+    needed = {root / name for name in _NEEDED}
     for folder in (root, root / "usr", root / "usr/share"):
         for entry in folder.iterdir() if folder.is_dir() else ():
-            if entry not in kept and not any(entry in one.parents for one in kept):
+            if entry not in needed and not any(entry in one.parents for one in needed):
                 entry.unlink() if entry.is_symlink() or entry.is_file() else shutil.rmtree(entry)
 
 

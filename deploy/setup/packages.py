@@ -1,6 +1,6 @@
-"""Installs uv into `.local/tools` and the locked packages into `.venv`; a second run only looks.
+"""Installs uv into `.local/tools` and the locked packages into `.venv`; a second run only checks.
 
-Python 3.11 is taken from this machine; where it has none, uv is asked to fetch its own, and that is said.
+It uses this machine's Python 3.11. If there is none, uv downloads one, and the installer says so.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _WANTED = "3.11"
 
 
 def install_uv(root: Path = TOOLS) -> Path:
-    """uv in an environment of its own; its path. Raises SetupError."""
+    """Install uv in its own environment; returns its path. Raises SetupError."""
     program = root / "bin" / "uv"
     with only_one("tools"):
         if _answers(program):
             return program
-        # A virtual environment cannot be renamed: it is made in place, and `uv --version` tells whether it is whole.
+        # A virtual environment cannot be renamed, so it is made in place; `uv --version` shows whether it is complete.
         say("uv", f"installing into {root}")
         shutil.rmtree(root, ignore_errors=True)
         try:
             run([sys.executable, "-m", "venv", str(root)])
         except SetupError as error:
-            raise SetupError(_venv_hint(str(error))) from None
+            raise SetupError(_explain_venv_error(str(error))) from None
         run([str(root / "bin" / "python"), "-m", "pip", "install", "--quiet", "uv"])
         return program
 
 
 def sync(venv: Path = VENV) -> str:
-    """`.venv` with exactly what the lock says; does nothing when it is so already. Raises SetupError."""
+    """Make `.venv` match the lock exactly; does nothing if it already does. Raises SetupError."""
     uv = install_uv()
     with only_one("venv"):
         wanted = digest()
@@ -51,34 +51,34 @@ def sync(venv: Path = VENV) -> str:
         environment.pop("VIRTUAL_ENV", None)
         run([str(uv), "sync", "--frozen", "--quiet", "--python", find_python()], REPOSITORY, environment)
         for remains in REPOSITORY.glob("*.egg-info"):
-            # The build's by-product is a second distribution to whoever has this folder on the path (PYTHONPATH, -m):
-            # Airflow would find the plugin twice and show that as an import error.
+            # If this folder is on the path (PYTHONPATH, -m), the build's egg-info counts as a second distribution:
+            # Airflow would find the plugin twice and show an import error.
             shutil.rmtree(remains)
         _STAMP.write_text(wanted)
         return str(venv)
 
 
 def uv_environment() -> dict[str, str]:
-    """This process's, with this system's certificates for uv, as the other downloads take them.
+    """This process's environment, in which uv uses the system's certificates, as the other downloads do.
 
-    uv has a list of its own, which lacks that of a network whose proxy reads TLS.
+    uv has its own list of certificates, which lacks the certificate of a proxy that intercepts TLS.
     """
     return {"UV_SYSTEM_CERTS": "1", **os.environ}
 
 
 def digest() -> str:
-    """Of all that says what is installed."""
+    """A digest of the files that determine what is installed."""
     files = (REPOSITORY / "uv.lock", REPOSITORY / "pyproject.toml")
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def find_python() -> str:
-    """Python 3.11 of this machine, else the number that uv fetches one by."""
+    """This machine's Python 3.11, else the version number for uv to download."""
     for candidate in _PYTHONS:
         path = shutil.which(candidate)
         if path and _answers(Path(path), "-c", f"import sys; assert sys.version.startswith('{_WANTED}.')"):
             return path
-    say("packages", f"no Python {_WANTED} on this machine: uv fetches one of its own")
+    say("packages", f"no Python {_WANTED} on this machine: uv downloads one")
     return _WANTED
 
 
@@ -90,10 +90,10 @@ def _answers(program: Path, *arguments: str) -> bool:
     return done.returncode == 0
 
 
-def _venv_hint(said: str) -> str:
-    if "ensurepip" in said or "No module named venv" in said:
+def _explain_venv_error(output: str) -> str:
+    if "ensurepip" in output or "No module named venv" in output:
         return f"Python's venv is missing: apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv"
-    return said
+    return output
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Puts a PostgreSQL server into `.local/postgres`, without root; one that the system has is taken instead. Tests only.
+"""Installs a PostgreSQL server into `.local/postgres`, without root, unless the system has one. Tests only.
 
-Airflow's database in a deployment; the tests' Airflow has it here.
+It is Airflow's database in deployments, and here that of the tests' Airflow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from deploy.setup import debian
 from deploy.setup.common import LOCAL, command, find_program
 
 ROOT = LOCAL / "postgres"
-# Each release of Debian has one PostgreSQL, and this package of no number brings it.
+# Each Debian release has one version of PostgreSQL, which this package without a number installs.
 PACKAGES = ("postgresql",)
 # Airflow 3.3 supports 14 to 18.
 OLDEST = 14
@@ -20,27 +20,27 @@ _SYSTEM = Path("/")
 
 
 def program(root: Path = ROOT) -> Path | None:
-    """`postgres`, with `initdb` beside it: the system's, else the unpacked one; None when there is none."""
+    """`postgres`, with `initdb` next to it: the system's, else the unpacked one; None if there is none."""
     return _on_path() or _newest(_SYSTEM) or _newest(root)
 
 
 def install(root: Path = ROOT) -> Path:
-    """Make sure that a server is there and return it. Raises SetupError."""
+    """Make sure that a server is installed, and return it. Raises SetupError."""
     return debian.installed("postgres", f"PostgreSQL {OLDEST} or newer", root, PACKAGES, lambda: program(root))
 
 
 def _on_path() -> Path | None:
     found = find_program("postgres")
-    # A link may lead to it alone.
+    # The PATH may have only a link to the program, without `initdb` next to the link.
     own = found.resolve() if found else None
     return own if own and (own.parent / "initdb").exists() else None
 
 
 def _newest(root: Path) -> Path | None:
-    # Debian keeps servers of several versions side by side, off the PATH; before 10 they had names like 9.6.
-    found = {at.parents[1].name: at for at in root.glob("usr/lib/postgresql/*/bin/postgres")}
-    fit = [int(version) for version in found if version.isdigit() and int(version) >= OLDEST]
-    return found[str(max(fit))] if fit else None
+    # Debian installs servers of several versions side by side, off the PATH; before 10 they had names like 9.6.
+    by_version = {at.parents[1].name: at for at in root.glob("usr/lib/postgresql/*/bin/postgres")}
+    fit = [int(version) for version in by_version if version.isdigit() and int(version) >= OLDEST]
+    return by_version[str(max(fit))] if fit else None
 
 
 if __name__ == "__main__":

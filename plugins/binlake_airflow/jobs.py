@@ -22,20 +22,20 @@ FUSED = "window"
 CHANGED = "changed"
 """In a result's detail: the tables (db, table) that the window changed."""
 MOST_TABLES = 200
-"""Tables of one window that are named to Airflow; of a window that changed more, none: XCom is for small things."""
+"""Most tables of one window that are named to Airflow; if a window changed more, none is: XCom is for small values."""
 
 _SPARK_NEEDED = "SparkNeeded"
-"""Class of the error of a job that may start no Spark and needs it."""
+"""The error class of a job that needs Spark but may not start it."""
 
 _KINDS: dict[str, type[BinlakeError]] = {cls.kind: cls for cls in (Permanent, Transient, UnknownOutcome)}
 
 
 @dataclass(frozen=True)
 class Job:
-    """One try of one stage, or of `window`: all of them.
+    """One try of one stage, or of all stages (`window`).
 
     `replication` is the TOML file; `began_s` is when its DAG run began (Unix seconds); `lo`, `hi`, `start_ts` and
-    `stop_ts` are commit_ts as decimal strings or None; `feed`: the one whose stage it is.
+    `stop_ts` are commit_ts as decimal strings or None; `feed`: the feed, for a feed's stage.
     """
 
     stage: str
@@ -52,7 +52,7 @@ class Job:
     def arguments(self, result: Path, remote: str | None = None, *, without_spark: bool = False) -> list[str]:
         """Arguments of `python -m spark_jobs.commands.main`; the outcome goes to `result`, `remote` is a Connect URL.
 
-        `without_spark`: it starts none, and reports when it needs one (`needs_spark_after_all`).
+        `without_spark`: the job starts no Spark, and reports if it needs it (`needs_spark_after_all`).
         """
         pairs = {
             "--replication": self.replication,
@@ -71,17 +71,17 @@ class Job:
 
     @property
     def needs_spark(self) -> bool:
-        """Whether a Spark session is opened for it."""
+        """Whether the stage opens a Spark session."""
         return self.stage == FUSED or BY_NAME[self.stage].needs_spark
 
 
 def feed_of_result(result: Mapping[str, Any]) -> str:
-    """The feed whose stage gave `result`; empty for the others."""
+    """The feed whose stage returned `result`; empty for other stages."""
     return str((result.get("detail") or {}).get("feed", ""))
 
 
 def parse_moment(text: str | None) -> str | None:
-    """A param as decimal commit_ts: it may be one, or a time (ISO 8601, UTC). Raises ConfigError."""
+    """A param (a commit_ts, or a time in ISO 8601, UTC) as a decimal commit_ts. Raises ConfigError."""
     if not text:
         return None
     try:
@@ -91,9 +91,9 @@ def parse_moment(text: str | None) -> str | None:
 
 
 def is_idle(landed: Mapping[str, Any], idle_s: int, stops: Collection[int]) -> bool:
-    """Whether a window that `land` brought needs no sink now: it is empty, and no stretch of `idle_s` ends in it.
+    """Whether a landed window needs no sink now: it is empty, and no interval of `idle_s` ends in it.
 
-    A sink takes an empty window along with the next one, and merge makes up for it; the stretches keep checkpoints
+    A sink processes an empty window together with the next one, which merge prepares; the intervals keep checkpoints
     moving. `stops` are commit_ts that the sinks must reach exactly.
     """
     if landed["state"] != "done" or landed["rows"] or not idle_s or int(landed["hi"]) in stops:
@@ -103,7 +103,7 @@ def is_idle(landed: Mapping[str, Any], idle_s: int, stops: Collection[int]) -> b
 
 
 def needs_spark_after_all(result: Path) -> bool:
-    """Whether a job that was to start no Spark ended because it needs it."""
+    """Whether a job that was not allowed to start Spark ended because it needs it."""
     if not result.exists():
         return False
     outcome = json.loads(result.read_text(encoding="utf-8"))
@@ -113,8 +113,8 @@ def needs_spark_after_all(result: Path) -> bool:
 def read_results(result: Path, how_it_ended: str) -> list[dict[str, Any]]:
     """The StageResult dicts of a job that wrote `result`.
 
-    Raises the job's own error by its class, and Transient when the job died before it could report: every stage may be
-    run again (DESIGN 2).
+    Raises the job's own error by its class, and Transient if the job died before it could report: every stage can be
+    repeated (DESIGN 2).
     """
     if not result.exists():
         raise Transient(
@@ -134,7 +134,7 @@ def _without_many_tables(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def result_for_xcom(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A result as XCom takes it: without its lineage, which only the lineage listener needs."""
+    """A result for XCom: without its lineage, which only the lineage listener needs."""
     return {**result, "detail": drop_lineage(result.get("detail") or {})}
 
 

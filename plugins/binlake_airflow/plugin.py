@@ -1,4 +1,4 @@
-"""What Airflow loads at start: the app of pages and where its UI shows them, the timetable, the run notes' listener."""
+"""What Airflow loads at start: the app of pages with its links in the UI, the timetable, the listener for run notes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PREFIX = "/binlake"
 
 
 class _Pages:
-    """The app of `binlake_airflow.pages.web`, imported with the first request.
+    """The app of `binlake_airflow.pages.web`, imported at the first request.
 
-    The scheduler and every task load this plugin too: the web server's modules would cost each of them seconds.
+    The scheduler and every task load this plugin too, and importing the web server's modules would cost them seconds.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -30,7 +30,7 @@ class _Pages:
 
 
 def _external_views() -> list[dict[str, Any]]:
-    # Behind a proxy the UI lives below the path of `[api] base_url`.
+    # If there is a proxy, the UI is below the path of `[api] base_url`.
     base = urlparse(conf.get("api", "base_url", fallback="") or "").path.rstrip("/") + PREFIX
     return [
         {

@@ -1,7 +1,7 @@
-"""The timetable of `<name>.backfill`: intervals of time for Airflow's own backfill, and no run by itself.
+"""The timetable of `<name>.backfill`: time intervals for Airflow's own backfill, without scheduled runs.
 
-An interval [a, b) means the commit_ts of that time, so that the intervals of a backfill tile. A pure function of
-its arguments: it runs in the scheduler.
+An interval [a, b) stands for the commit_ts of that time, so the intervals of a backfill join without gaps. It is a pure
+function of its arguments, because it runs in the scheduler.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from binlake import tso
 
 
 class BackfillIntervals(CronDataIntervalTimetable):
-    """The intervals of a cron text between the dates that a backfill asks for."""
+    """The intervals of a cron text between the dates of a backfill."""
 
     description = "Triggered by a user, or by Airflow's backfill of dates"
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
-        """The next interval of a backfill; None for the scheduler, which asks without catching up."""
+        """The next interval of a backfill; None for the scheduler, which asks without catchup."""
         if not restriction.catchup:
             return None
         return super().next_dagrun_info(
@@ -30,12 +30,12 @@ class BackfillIntervals(CronDataIntervalTimetable):
         )
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
-        """A run by hand has no interval: its params say the range."""
+        """A manual run has no interval: its params contain the range."""
         return DataInterval.exact(run_after)  # type: ignore[arg-type]
 
 
 def range_of_times(start: datetime, end: datetime) -> tuple[int, int]:
-    """The range (lo, hi] of commit_ts of the time [start, end)."""
+    """The range (lo, hi] of commit_ts for the time [start, end)."""
     # Airflow's times are pendulum's, whose differences are not plain timedeltas.
     lo, hi = (tso.from_datetime(datetime.fromtimestamp(moment.timestamp(), UTC)) for moment in (start, end))
     return lo - 1, hi - 1

@@ -1,1 +1,1 @@
-"""The full load of a TiDB source: its tables as of one commit_ts, read by SQL, become the first windows of the lake."""
+"""The full load of a TiDB source: SQL reads its tables as of one commit_ts; they become the lake's first windows."""

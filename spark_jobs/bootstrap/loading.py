@@ -1,7 +1,8 @@
-"""The full load of a TiDB source: begun once, then read range by range until all is sealed; may be run again any time.
+"""The full load of a TiDB source: started once, then read range by range until every range is sealed.
 
-The drainer entry is registered before the snapshot's commit_ts is taken: pumps keep what comes behind it, and the first
-window of theirs begins there. Until the load is done, plan proposes none.
+A load that was interrupted can be run again at any time and resumes. The drainer entry is registered before the
+snapshot's commit_ts is taken, so that pumps keep all later binlogs; the first window from pumps begins at the snapshot.
+Until the load is done, plan proposes no window.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from spark_jobs.job.lake import ensure_tables
 log = structlog.get_logger(__name__)
 
 ROOM = 1 << 36
-"""commit_ts that are kept for the load, below that of its snapshot: 262 seconds of a source's time."""
+"""commit_ts values reserved for the load, just below the snapshot's commit_ts: 262 seconds of the source's time."""
 _TRIES = 30
-_AGAIN_S = 1.0  # behind a snapshot whose DDL is not in the history yet
+_AGAIN_S = 1.0  # pause before a later snapshot is tried, if the DDL history does not match the first one yet
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a load is."""
+    """The progress of a load."""
 
     load: BaseLoad
     rows: int
@@ -53,7 +54,7 @@ class Progress:
 class Loader:
     """Loads the source of `ctx`.
 
-    `show` is given the progress, `sealed` each window of the load; `pause` waits until a later snapshot is taken.
+    `show` gets the progress, `sealed` each sealed window; `pause` waits before a later snapshot is tried.
     """
 
     ctx: StageContext
@@ -63,7 +64,7 @@ class Loader:
     _began: float = field(default_factory=time.monotonic)
 
     def load(self, at_ts: int | None = None) -> BaseLoad:
-        """Go on with the load of this lake, or begin it: as of `at_ts`, else the source's present.
+        """Resume this lake's load, or start one: as of `at_ts`, or as of now if `at_ts` is None.
 
         Raises ConfigError, CheckpointConflict, DefinitionsDiffer, SourceUnavailable, SourceRefused, LostRange.
         """
@@ -77,7 +78,7 @@ class Loader:
                 if known is None:
                     self._require_new(cluster)
                     cluster.registry.publish_drainer(ctx.drainer_id, cluster.pd.tso() if at_ts is None else at_ts)
-                load, structures = self._opened(cluster, known, at_ts)
+                load, structures = self._open_load(cluster, known, at_ts)
                 with hold_gc(ctx.replication.source, f"binlake-load-{ctx.replication.name}", load.base_ts):
                     done = self._read_all(table, cluster, load, structures)
                 self._remember_members(cluster, done)
@@ -91,49 +92,49 @@ class Loader:
         started = ctx.windows.start_ts()
         if started is not None:
             raise CheckpointConflict(
-                "this lake has begun without a full load, which would come behind its windows",
+                "this lake already has windows without a full load; a full load must come before all windows",
                 where={"lake_starts": started},
                 hint="give the replication a new lake folder, and a target without a checkpoint",
             )
         checkpoint = read_checkpoint_ts(ctx.replication, cluster.cluster_id)
         if checkpoint is not None:
             raise CheckpointConflict(
-                "the target has a checkpoint: it holds a base already, and this one would be older or another",
+                "the target has a checkpoint, so it already holds a base; this load would be an older or another one",
                 where={"checkpoint": checkpoint},
-                hint="run windows: they begin at the checkpoint; or load into an empty target",
+                hint="run windows, which begin at the checkpoint; or load into an empty target",
             )
 
-    def _opened(self, cluster: Cluster, known: BaseLoad | None, at_ts: int | None) -> tuple[BaseLoad, Structures]:
-        """The load and what it reads, both of one snapshot; a new load is on record."""
+    def _open_load(self, cluster: Cluster, known: BaseLoad | None, at_ts: int | None) -> tuple[BaseLoad, Structures]:
+        """The load and the structures it reads, both of one snapshot. A new load is recorded first."""
         if known is not None:
             if at_ts not in (None, known.base_ts):
                 raise ConfigError(
-                    "this lake's load has begun with another snapshot",
+                    "this lake's load was started with another snapshot",
                     where={"base_ts": known.base_ts, "asked": at_ts},
-                    hint="leave --at out: the load goes on; or give the replication a new lake folder",
+                    hint="omit --at to resume that load; or give the replication a new lake folder",
                 )
-            return known, self._structures(cluster, known.base_ts)
+            return known, self._read_structures(cluster, known.base_ts)
         for left in reversed(range(_TRIES)):
             base_ts = cluster.pd.tso() if at_ts is None else at_ts
             try:
-                structures = self._structures(cluster, base_ts)
+                structures = self._read_structures(cluster, base_ts)
             except DefinitionsDiffer as error:
                 if at_ts is not None or not left:
                     raise
                 log.info("snapshot_retried", reason=str(error))
                 self.pause(_AGAIN_S)
             else:
-                return self._begun(base_ts, structures), structures
+                return self._begin_load(base_ts, structures), structures
         raise AssertionError("the last try returns or raises")
 
-    def _structures(self, cluster: Cluster, base_ts: int) -> Structures:
+    def _read_structures(self, cluster: Cluster, base_ts: int) -> Structures:
         with SnapshotSource.of(self.ctx.replication, base_ts).session() as link:
-            found = read_structures(cluster.source, link, base_ts, self.ctx.rules)
-        if found.left_out:
-            log.warning("views_left_out", names=found.left_out[:20], count=len(found.left_out))
-        return found
+            structures = read_structures(cluster.source, link, base_ts, self.ctx.rules)
+        if structures.left_out:
+            log.warning("views_left_out", names=structures.left_out[:20], count=len(structures.left_out))
+        return structures
 
-    def _begun(self, base_ts: int, structures: Structures) -> BaseLoad:
+    def _begin_load(self, base_ts: int, structures: Structures) -> BaseLoad:
         ctx = self.ctx
         estimated = sum(table.estimated for table in structures.tables)
         rows = ctx.replication.source.snapshot.chunk_rows
@@ -184,12 +185,12 @@ class Loader:
         manifest = self.ctx.windows.manifest(*first)
         if manifest is not None and manifest.config_hash != self.ctx.replication.data_hash():
             raise ConfigError(
-                "filters or routes have changed since the load began",
-                hint="set them back until the load is done; or give the replication a new lake folder",
+                "filters or routes have changed since the load started",
+                hint="restore the old ones until the load is done; or give the replication a new lake folder",
             )
 
     def _remember_members(self, cluster: Cluster, load: BaseLoad) -> None:
-        """The pumps that hold what comes behind the load: none of them can go unnoticed from here on."""
+        """Record the pumps that hold the binlogs after the load, so that the loss of one is noticed from now on."""
         members = gather_members(cluster.registry.pumps(), self.ctx.members.read_all(), load.base_ts, cluster.probe)
         self.ctx.members.remember(
             [RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, load.base_ts) for m in members]

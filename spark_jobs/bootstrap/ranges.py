@@ -1,7 +1,7 @@
-"""Gives the ranges of all tables out to readers, one after the other, each with commit_ts of its own.
+"""Hands the ranges of all tables to readers, one after the other, each with commit_ts values reserved for it.
 
-A range that was read before is passed over by its bounds. Ranges are given out in the order of their commit_ts, so that
-everything below the first one that is being read is there.
+A range that an earlier attempt read is recognized by its bounds and skipped. Ranges are handed out in the order of
+their commit_ts, so everything below the lowest range still being read is complete.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from binlake.mysqlbinlog.tablerows.link import Link
 from spark_jobs.bootstrap.structures import SourceTable
 
 WHOLE_ROOM = 1 << 24
-"""The commit_ts of a table that is one range: so many transactions of 1 MiB."""
+"""commit_ts values reserved for a table read as a single range: one for each transaction of 1 MiB."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """A range of `table` to be read: `where` is its condition; its transactions have `first_ts` to `last_ts`."""
+    """A range of `table` to read; `where`: its SQL condition. Its transactions get `first_ts` to `last_ts`."""
 
     table: SourceTable
     where: str
@@ -34,9 +34,9 @@ class Range:
 
 
 class Ranges:
-    """The ranges of `tables`, which `known` ones are not among. Thread-safe.
+    """The ranges of `tables`, without those in `known`, which have been read. Thread-safe.
 
-    `row_id`: as in `Chunks`, for tables without a key of their own.
+    `row_id`: as in `Chunks`, for tables without a key.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Ranges:
         self._lock = threading.Lock()
         self._next_ts = max([first_ts, *(chunk.last_ts + 1 for chunk in known)])
         self._known = {(chunk.table_id, chunk.low): chunk for chunk in known}
-        # The greatest first: a small one fills the gap at the end.
+        # The largest tables first, so that small ones keep all readers busy at the end.
         ordered = sorted(tables, key=lambda table: table.estimated, reverse=True)
         self._left = [(table, _chunks_of(table, load.chunk_rows, row_id)) for table in ordered]
         self._chunks = {table.definition.id: chunks for table, chunks in self._left}
@@ -55,19 +55,19 @@ class Ranges:
         self.tables_read = 0
 
     def take(self, link: Link) -> Range | None:
-        """The next range, its bound as `link` sees it; None when all are given out. Raises Permanent."""
+        """The next range, its upper bound read through `link`; None when no range is left. Raises Permanent."""
         with self._lock:
             while self._left:
                 table, chunks = self._left[0]
-                found = self._next_of(table, chunks, link)
-                if found is not None:
-                    return found
+                taken = self._take_from(table, chunks, link)
+                if taken is not None:
+                    return taken
                 self._left.pop(0)
                 self._note_if_read(table.definition.id)
             return None
 
     def end(self, given: Range) -> None:
-        """`given` is read, and noted."""
+        """Mark `given` as read and recorded."""
         with self._lock:
             self._open.discard(given.first_ts)
             table_id = given.table.definition.id
@@ -77,14 +77,14 @@ class Ranges:
                 self._note_if_read(table_id)
 
     def complete_below(self) -> int:
-        """All ranges with commit_ts below this one are read."""
+        """The commit_ts below which all ranges are read."""
         with self._lock:
             return min(self._open, default=self._next_ts)
 
     def _note_if_read(self, table_id: int) -> None:
         self.tables_read += not self._unread.get(table_id, 0)
 
-    def _next_of(self, table: SourceTable, chunks: Chunks, link: Link) -> Range | None:
+    def _take_from(self, table: SourceTable, chunks: Chunks, link: Link) -> Range | None:
         table_id = table.definition.id
         while (before := self._known.pop((table_id, chunks.low), None)) is not None:
             chunks.pass_over(before.high)
@@ -93,11 +93,11 @@ class Ranges:
         if chunk is None:
             return None
         first = self._next_ts
-        # A transaction has a row at least.
+        # A transaction has at least one row, so a range never has more transactions than rows.
         self._next_ts += self._load.chunk_rows if chunks.is_cut else WHOLE_ROOM
         if self._next_ts > self._load.base_ts:
             raise Permanent(
-                "the tables have more ranges than commit_ts were kept for them",
+                "the tables have more ranges than the commit_ts reserved for the load allow",
                 where={"table": ".".join(table.name), "chunk_rows": self._load.chunk_rows},
                 hint="load with a smaller source.snapshot.chunk-rows into a new lake folder, or fewer tables at once",
             )

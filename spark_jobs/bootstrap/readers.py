@@ -1,4 +1,4 @@
-"""Threads that read the ranges of a load, each by a session of its own at the snapshot."""
+"""Threads that read the ranges of a load, each in its own session at the snapshot."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from spark_jobs.job.context import StageContext
 Read: TypeAlias = tuple[Range, Chunk]
 
 _WAITING = 2
-"""Ranges that each reader may have read and not noted."""
+"""Finished ranges per reader that may wait to be recorded."""
 _POLL_S = 0.2
 
 
 class _Stopped(Exception):
-    """Nobody takes what is read any more."""
+    """The consumer has stopped, so readers stop too."""
 
 
 class Readers:
-    """`source.snapshot.threads` of them, over `ranges`; use as a context manager, which ends them."""
+    """`source.snapshot.threads` threads that read `ranges`; a context manager, which ends them."""
 
     def __init__(self, source: SnapshotSource, ranges: Ranges, version: int, ctx: StageContext) -> None:
         self._source = source
@@ -51,7 +51,7 @@ class Readers:
             thread.join()
 
     def results(self) -> Iterator[list[Read]]:
-        """What is read by now, some at a time, until all is. Raises what a reader raised."""
+        """The ranges that have been read, in batches, until all are read. Raises what a reader raised."""
         running = len(self._threads)
         while running:
             items = [self._ready.get()]

@@ -1,7 +1,7 @@
-"""Reads one range of a table into files of `binlog`: complete transactions of inserts, as a pump would have given them.
+"""Reads one range of a table into files of `binlog`: complete transactions of inserts, as a pump would deliver them.
 
-The files are not part of the table until the window that holds them is sealed. One function, called wherever the files
-can be written.
+The files become part of the table only when the window that holds them is sealed. `read_range` can run anywhere that
+can write the files.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from spark_jobs.bootstrap.ranges import Range
 from spark_jobs.tables.landed import DIGEST_COLUMNS
 
 PUMP = "full load"
-"""In the place of a pump's node id."""
+"""The value of the column `pump`, in place of a pump's node id."""
 MOST_ROWS, MOST_BYTES = 10_000, 1 << 20
-"""Of one transaction: what one of the source that is not large has."""
+"""Limits of one transaction: the size of an ordinary transaction at a source."""
 _BATCH_BYTES = 32 << 20
 _SCHEMA = arrow_schema(BINLOG.schema())
 
 
 @dataclass
-class _Counted:
-    """What was written of a range so far."""
+class _RangeTotals:
+    """Totals of what has been written of a range so far."""
 
     rows: int = 0
     transactions: int = 0
@@ -48,11 +48,11 @@ class _Counted:
 
 
 def read_range(link: Link, given: Range, version: int, folder: str) -> Chunk:
-    """Write the rows of `given` below `folder`, the table `binlog`, with the schema version `version`.
+    """Write the rows of `given` into `folder`, that of the table `binlog`, with the schema version `version`.
 
-    Raises pymysql's errors, SourceUnavailable, Permanent, OSError; then no file is left.
+    Raises pymysql's errors, SourceUnavailable, Permanent, OSError; after an error no file is left.
     """
-    counted = _Counted()
+    counted = _RangeTotals()
     parts = write_parts(folder, BINLOG, _batches(link, given, version, counted))
     definition = given.table.definition
     return Chunk(
@@ -62,7 +62,7 @@ def read_range(link: Link, given: Range, version: int, folder: str) -> Chunk:
 
 
 def binlog_table(rows: list[tuple[int, int, bytes]], kind: str, version: int) -> pa.Table:
-    """Rows of `binlog` from (commit_ts, job id, payload), each a whole transaction or DDL."""
+    """Rows of `binlog` from (commit_ts, job id, payload); each is one complete transaction or DDL."""
     count = len(rows)
     columns = {
         Binlog.COMMIT_TS: [ts for ts, _, _ in rows],
@@ -79,20 +79,20 @@ def binlog_table(rows: list[tuple[int, int, bytes]], kind: str, version: int) ->
     return pa.Table.from_arrays([pa.array(columns[kind.name], kind.type) for kind in _SCHEMA], schema=_SCHEMA)
 
 
-def _batches(link: Link, given: Range, version: int, counted: _Counted) -> Iterator[pa.Table]:
+def _batches(link: Link, given: Range, version: int, counted: _RangeTotals) -> Iterator[pa.Table]:
     gathered: list[tuple[int, int, bytes]] = []
     size = 0
     for commit_ts, payload in _transactions(link, given, version, counted):
         gathered.append((commit_ts, 0, payload))
         size += len(payload)
         if size >= _BATCH_BYTES:
-            yield _counted_table(gathered, version, counted)
+            yield _build_table(gathered, version, counted)
             gathered, size = [], 0
     if gathered:
-        yield _counted_table(gathered, version, counted)
+        yield _build_table(gathered, version, counted)
 
 
-def _counted_table(rows: list[tuple[int, int, bytes]], version: int, counted: _Counted) -> pa.Table:
+def _build_table(rows: list[tuple[int, int, bytes]], version: int, counted: _RangeTotals) -> pa.Table:
     table = binlog_table(rows, "dml", version)
     counted.transactions += len(rows)
     counted.bytes += sum(len(payload) for _, _, payload in rows)
@@ -100,7 +100,7 @@ def _counted_table(rows: list[tuple[int, int, bytes]], version: int, counted: _C
     return table
 
 
-def _transactions(link: Link, given: Range, version: int, counted: _Counted) -> Iterator[tuple[int, bytes]]:
+def _transactions(link: Link, given: Range, version: int, counted: _RangeTotals) -> Iterator[tuple[int, bytes]]:
     """(commit_ts, payload) of each transaction of the range."""
     definition, commit_ts = given.table.definition, given.first_ts
     writer = BlockWriter(definition)
@@ -111,9 +111,9 @@ def _transactions(link: Link, given: Range, version: int, counted: _Counted) -> 
         for rows, entries in writer.write(packets).parts(MOST_ROWS, MOST_BYTES):
             if commit_ts > given.last_ts:
                 raise Permanent(
-                    "a range has more transactions than commit_ts were kept for it",
+                    "a range has more transactions than commit_ts reserved for it",
                     where={"table": ".".join(given.table.name)},
-                    hint="give the table a primary key of one kind that SQL orders, or load it by other means",
+                    hint="give the table a primary key whose columns SQL can order, or load it by other means",
                 )
             value = value_of_inserts(version, definition.id, entries, rows)
             yield commit_ts, commit_binlog(commit_ts - 1, commit_ts, b"", value)

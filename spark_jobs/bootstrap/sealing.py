@@ -1,6 +1,7 @@
-"""Seals what a full load has read as windows of the lake, in the order of commit_ts: bounded in size, without a gap.
+"""Seals the rows of a full load as windows of the lake, in the order of commit_ts, bounded in size and without a gap.
 
-Their manifests are those of any landed window, but without members: no pump gave their rows, and none is asked again.
+Their manifests are like those of any landed window, but without members: the rows came from no pump, so no pump is
+asked for them again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class Sealer:
-    """Seals the windows of `load`; `sealed` is called behind each. Caller holds the lake's lock `landing`."""
+    """Seals the windows of `load` and calls `sealed` after each. The caller holds the lake's lock `landing`."""
 
     def __init__(self, ctx: StageContext, cluster_id: int, load: BaseLoad, sealed: Callable[[Bounds], None]) -> None:
         self._ctx = ctx
@@ -45,7 +46,7 @@ class Sealer:
         return self._load.from_ts if landed is None else landed
 
     def seal_structures(self, structures: Structures) -> None:
-        """The first window: the DDL that makes the tables."""
+        """Seal the first window: the DDL that creates the tables."""
         load, paths = self._load, self._ctx.paths
         jobs = structures.jobs(load.from_ts)
         bounds = Bounds(load.from_ts, load.from_ts + max(len(jobs), 1))
@@ -57,13 +58,13 @@ class Sealer:
         self._seal(bounds, landed_of(table), 0.0)
 
     def add(self, chunks: Sequence[Chunk], complete_below: int) -> None:
-        """`chunks` are read, and so is all with commit_ts below `complete_below`: seal the windows that are full."""
+        """Add `chunks` that were read; seal the windows that are full and lie entirely below `complete_below`."""
         self._waiting = sorted([*self._waiting, *chunks], key=lambda chunk: chunk.first_ts)
         while (full := self._full_window(complete_below)) is not None:
             self._seal_chunks(full, full[-1].last_ts)
 
     def finish(self) -> None:
-        """All ranges are read: seal what is left, up to the snapshot's own commit_ts."""
+        """Called when all ranges are read: seal the rest, up to the snapshot's commit_ts."""
         if self.lo < self._load.base_ts:
             self._seal_chunks(self._waiting, self._load.base_ts)
 
@@ -79,7 +80,7 @@ class Sealer:
 
     def _seal_chunks(self, chunks: Sequence[Chunk], hi: int) -> None:
         began, bounds, paths = time.monotonic(), Bounds(self.lo, hi), self._ctx.paths
-        # Those of an attempt that died before the seal are there already: a file that is named twice is one file.
+        # An attempt that died before the seal may have committed these files: Delta counts a file added twice once.
         parts = [part for chunk in chunks for part in chunk.parts]
         if parts:
             commit_parts(paths, BINLOG, parts, [], self._note(bounds))

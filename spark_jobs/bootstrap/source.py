@@ -1,4 +1,4 @@
-"""Sessions at a TiDB server that see its tables as of one commit_ts (`tidb_snapshot`), definitions and rows alike."""
+"""Sessions at a TiDB server that see definitions and rows of its tables as of one commit_ts (`tidb_snapshot`)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from binlake.errors import BinlakeError, ConfigError, LostRange, SourceRefused, 
 from binlake.mysqlbinlog.tablerows.link import Link, ask
 from binlake.rpc import Tls
 
-_READ_TIMEOUT_S = 600  # of one answer: the bound of a range may be far
+_READ_TIMEOUT_S = 600  # for one answer: finding the upper bound of a range may take long
 _SETTINGS = (
     "SET NAMES utf8mb4",
     "SET time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, wait_timeout = 86400",
 )
 _GC_TOO_EARLY = (8055, 9006)
-"""TiDB: the snapshot is older than the GC safe point, when a session is to see it, and when one that does reads on."""
+"""TiDB's errors when the snapshot is older than the GC safe point: when a session sets it, and when one reads on."""
 _NO_ACCESS = frozenset(
     {
         ER.ACCESS_DENIED_ERROR,
@@ -43,11 +43,11 @@ class SnapshotSource:
 
     @classmethod
     def of(cls, replication: Replication, ts: int) -> SnapshotSource:
-        """That of `replication`. Raises ConfigError where it has none."""
+        """The snapshot source of `replication`. Raises ConfigError if it has no `[source.sql]`."""
         source = replication.source
         if source.sql is None:
             raise ConfigError(
-                "a full load of a TiDB source reads its tables by SQL, and this replication does not say where",
+                "a full load of a TiDB source reads its tables by SQL, but this replication names no SQL server",
                 where={"replication": replication.name},
                 hint="add a section [source.sql]: host, port and a user with SELECT on the tables",
             )
@@ -55,7 +55,7 @@ class SnapshotSource:
 
     @contextmanager
     def session(self) -> Iterator[Link]:
-        """A session that sees the snapshot; errors of the server inside the context become Binlake's.
+        """A session that sees the snapshot; server errors inside the context become Binlake's errors.
 
         Raises SourceUnavailable, SourceRefused, LostRange.
         """
@@ -66,10 +66,10 @@ class SnapshotSource:
                 ask(link, statement)
             yield link
         except err.MySQLError as error:
-            raise self._translated(error) from error
+            raise self._translate_error(error) from error
         finally:
             if link is not None and link.open:
-                # Not `close`: it would wait for the rows of a query that is cut short.
+                # Not `close`, which would first read the remaining rows of an unfinished query.
                 link._force_close()  # type: ignore[attr-defined]
 
     def _connect(self) -> Link:
@@ -81,7 +81,7 @@ class SnapshotSource:
             ssl=self.tls.http_context() if self.tls else None,
         )  # fmt: skip
 
-    def _translated(self, error: err.MySQLError) -> BinlakeError:
+    def _translate_error(self, error: err.MySQLError) -> BinlakeError:
         code, text = (error.args[0] if error.args else 0), str(error.args[-1:])
         where = {"server": f"{self.sql.host}:{self.sql.port}", "commit_ts": self.ts}
         if code == ER.UNKNOWN_SYSTEM_VARIABLE:
@@ -94,12 +94,12 @@ class SnapshotSource:
             return LostRange(
                 f"the snapshot can no longer be read: {text}",
                 where=where,
-                hint="raise tidb_gc_life_time, give the replication a new lake folder and load again",
+                hint="raise tidb_gc_life_time, give the replication a new lake folder, and load again",
             )
         if code in _NO_ACCESS:
             return SourceRefused(
                 f"the source refuses the load: {code} {text}",
                 where=where,
-                hint="the user of [source.sql] needs SELECT and SHOW VIEW on all tables that are replicated",
+                hint="the user of [source.sql] needs SELECT and SHOW VIEW on all replicated tables",
             )
-        return SourceUnavailable(f"the source broke the load off: {code} {text}", where=where)
+        return SourceUnavailable(f"the source interrupted the load: {code} {text}", where=where)

@@ -1,7 +1,7 @@
-"""What the tables of a TiDB source were at one commit_ts: by its DDL history, and by SQL as of that time.
+"""The tables of a TiDB source at one commit_ts, from its DDL history and from SQL as of that time.
 
-Rows are written by the history's definitions, and read with those of the snapshot: they must be the same. They are not
-where a DDL ended just before the snapshot, and its job is not in the history yet.
+Binlake reads rows with the snapshot's definitions and writes them with the history's, so the two must match. They
+differ if a DDL ended just before the snapshot and its job is not in the history yet.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _COLUMNS = (
 )
 _ROWS = "SELECT table_schema, table_name, table_rows FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
 _WORDS = {"longtext": "json", "integer": "int", "numeric": "decimal"}
-"""Words of one kind of column: a JSON is told as a text by servers that keep it as one."""
+"""Type names that mean the same: a server that stores JSON as text reports it as LONGTEXT."""
 
 Shape = tuple[tuple[str, str, bool], ...]
-"""(name, word of the type, whether it is unsigned) of each column, in order."""
+"""(name, type name, whether it is unsigned) of each column, in order."""
 
 
 class DefinitionsDiffer(Transient):
-    """The history and the snapshot do not show the same tables: a later snapshot does, when DDL has ended."""
+    """The DDL history and the snapshot show different tables. A later snapshot will match, once the DDL has ended."""
 
 
 @dataclass(frozen=True)
 class SourceTable:
-    """A table to load; `create`: the statement that makes it, `estimated`: the server's guess of its rows."""
+    """A table to load; `create`: its CREATE statement, `estimated`: the server's estimate of its row count."""
 
     definition: TableDef
     create: str
@@ -54,9 +54,10 @@ class SourceTable:
 
 @dataclass(frozen=True)
 class Structures:
-    """All of the source at a commit_ts (`state`), and what of it is loaded; each with the statement that makes it.
+    """The whole schema of the source at a commit_ts (`state`), and the objects to load, each with its CREATE statement.
 
-    `sequences`: values of tables may come from them. `left_out`: views, which the target gets by hand.
+    `sequences`: columns of tables may take their values from them. `left_out`: views, which are not loaded; an operator
+    must create them at the target.
     """
 
     state: SchemaState
@@ -66,9 +67,9 @@ class Structures:
     left_out: tuple[str, ...] = ()
 
     def jobs(self, from_ts: int) -> list[tuple[int, DdlJob]]:
-        """(commit_ts, job) of the DDL that makes them, from `from_ts` + 1 on.
+        """(commit_ts, job) of the DDL that creates the objects, from `from_ts` + 1 on.
 
-        A job has the id of its object, which TiDB gives to no job, and the version of the snapshot.
+        A job has its object's id, which TiDB never gives to a job, and the snapshot's schema version.
         """
         of_table = {db.id: db for db, _ in self.databases}
         parts: list[tuple[Action, DbInfo, TableDef | None, str]] = []
@@ -84,32 +85,32 @@ class Structures:
             start_ts=ts - 1, finished_ts=ts, db_info=None if table is not None else dict(db.raw),
             table_info=None if table is None else dict(table.raw),
         )  # fmt: skip
-        # The session that told `create` had this zone: moments in it are of this one.
+        # The session that read `create` used this time zone, so times in the statement are in it.
         return DdlJob.from_dict({**raw, "reorg_meta": {"location": {"name": "UTC", "offset": 0}}})
 
 
 def read_structures(source: TidbSource, link: Link, ts: int, rules: Rules) -> Structures:
-    """What `link`, which sees the source as of `ts`, has. Raises DefinitionsDiffer, SourceUnavailable, SchemaError."""
+    """The structures seen by `link`, a session as of `ts`. Raises DefinitionsDiffer, SourceUnavailable, SchemaError."""
     state = _state_at(source, ts)
-    kept = [table for table in state.tables() if rules.keeps(table.db, table.name)]
-    tables = [table for table in kept if table.kind == "table"]
+    replicated = [table for table in state.tables() if rules.keeps(table.db, table.name)]
+    tables = [table for table in replicated if table.kind == "table"]
     _compare(tables, _shapes(link), rules)
-    guesses = {(row[0], row[1]): int(row[2] or 0) for row in ask(link, _ROWS)}
-    found = tuple(
+    estimates = {(row[0], row[1]): int(row[2] or 0) for row in ask(link, _ROWS)}
+    source_tables = tuple(
         SourceTable(
-            table, _create(link, "TABLE", qualified(table.db, table.name)), guesses.get((table.db, table.name), 0)
+            table, _create(link, "TABLE", qualified(table.db, table.name)), estimates.get((table.db, table.name), 0)
         )
         for table in tables
     )
-    sequences = [table for table in kept if table.kind == "sequence"]
+    sequences = [table for table in replicated if table.kind == "sequence"]
     needed = {table.db_id for table in (*tables, *sequences)}
     databases = [db for db in state.databases() if db.id in needed or rules.keeps(db.name, "")]
     return Structures(
         state,
         tuple((db, _create(link, "DATABASE", quote_name(db.name))) for db in databases),
-        found,
+        source_tables,
         tuple((one, _create(link, "SEQUENCE", qualified(one.db, one.name))) for one in sequences),
-        tuple(f"{table.db}.{table.name}" for table in kept if table.kind == "view"),
+        tuple(f"{table.db}.{table.name}" for table in replicated if table.kind == "view"),
     )
 
 
@@ -125,7 +126,7 @@ def _compare(tables: Sequence[TableDef], shown: dict[Name, Shape], rules: Rules)
     for name in sorted(known.keys() | seen.keys()):
         if known.get(name) != seen.get(name):
             raise DefinitionsDiffer(
-                "a table is not the same in the DDL history and in the snapshot",
+                "a table differs between the DDL history and the snapshot",
                 where={"table": ".".join(name), "history": _text(known.get(name)), "snapshot": _text(seen.get(name))},
                 hint="wait until its DDL has ended (ADMIN SHOW DDL JOBS), then load again",
             )
@@ -136,23 +137,23 @@ def _text(shape: Shape | None) -> str:
 
 
 def shape_of(table: TableDef) -> Shape:
-    """That of a definition of the history."""
-    return tuple((c.name.lower(), _word(c.type_name), "unsigned" in c.type_text) for c in table.columns)
+    """The shape of a table definition from the history."""
+    return tuple((c.name.lower(), _canonical_type(c.type_name), "unsigned" in c.type_text) for c in table.columns)
 
 
 def _shapes(link: Link) -> dict[Name, Shape]:
-    found: dict[Name, list[tuple[str, str, bool]]] = {}
+    shapes: dict[Name, list[tuple[str, str, bool]]] = {}
     for db, table, *column in ask(link, _COLUMNS):
-        found.setdefault((db, table), []).append(column_shape(*map(str, column)))
-    return {name: tuple(columns) for name, columns in found.items()}
+        shapes.setdefault((db, table), []).append(column_shape(*map(str, column)))
+    return {name: tuple(columns) for name, columns in shapes.items()}
 
 
 def column_shape(name: str, word: str, kind: str) -> tuple[str, str, bool]:
-    """That of a column that the server shows: its DATA_TYPE and COLUMN_TYPE."""
-    return name.lower(), _word(word.lower()), "unsigned" in kind.lower()
+    """The shape of a column that the server shows: its name, DATA_TYPE (`word`) and COLUMN_TYPE (`kind`)."""
+    return name.lower(), _canonical_type(word.lower()), "unsigned" in kind.lower()
 
 
-def _word(word: str) -> str:
+def _canonical_type(word: str) -> str:
     return _WORDS.get(word, word)
 
 

@@ -1,1 +1,1 @@
-"""Commands of `binlake` that read or write the lake, and the entry of a Spark job."""
+"""The `binlake` commands that read or write the lake, and the entry point of a Spark job."""

@@ -1,6 +1,6 @@
-"""`binlake audit`: a row's history, a table as of a moment, one transaction; reads the lake without Spark.
+"""`binlake audit`: a row's history, a table as of a time, one transaction; reads the lake without Spark.
 
-Exit status 0 with an answer, 3 when the lake holds the range and nothing is there, 1 when it does not hold the range.
+Exit status 0 with an answer, 3 if the lake covers the range and has nothing in it, 1 if it does not cover the range.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AuditCommand:
     """Ask the lake about the past."""
 
     name = "audit"
-    help = "show a row's history, a table as of a moment, or a transaction"
+    help = "show a row's history, a table as of a time, or a transaction"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`row TABLE KEY`, `table TABLE --at`, `transaction TS`, `sql`."""
@@ -68,12 +68,12 @@ class AuditCommand:
         """Print the answer. Raises LostRange, SchemaError, ConfigError."""
         replication = load_replication(args.replication)
         paths, args.rules = LakePaths.of(replication), Rules.of(replication)
-        found: int = {"row": _row, "table": _table, "transaction": _transaction, "sql": _sql}[args.action](paths, args)
-        return found
+        status: int = {"row": _row, "table": _table, "transaction": _transaction, "sql": _sql}[args.action](paths, args)
+        return status
 
 
 def key_of(words: list[str]) -> list[str | None]:
-    """The key's texts from the command line: one JSON array, or a word for each column."""
+    """The key's values from the command line: one JSON array, or one argument for each column."""
     if len(words) == 1 and words[0].startswith("["):
         try:
             return [None if value is None else str(value) for value in json.loads(words[0])]
@@ -93,29 +93,29 @@ def _row(paths: LakePaths, args: argparse.Namespace) -> int:
     audit = Audit(paths, args.rules)
     after, upto = args.between or (-1, args.at)
     ask = audit.row_history_across_keys if args.follow else audit.row_history
-    found = ask(*_names(args.table), key_of(args.key), after=after, upto=upto)
-    found = found[-1:] if args.at is not None else found
-    if not found:
+    versions = ask(*_names(args.table), key_of(args.key), after=after, upto=upto)
+    versions = versions[-1:] if args.at is not None else versions
+    if not versions:
         first, last = audit.merged_range()
         print(f"no change of this row in ({max(first, after)}, {last if upto is None else upto}]; the lake holds "
               f"({first}, {last}]", file=sys.stderr)  # fmt: skip
-    shown = _with_passages(paths, found)
+    shown = _with_passages(paths, versions)
     if args.output == "json":
         print(json.dumps(shown, ensure_ascii=False))
-    elif found:
+    elif versions:
         _print_changes(shown, "applied by", [_applied(change) for change in shown])
-    return 0 if found else NOT_FOUND
+    return 0 if versions else NOT_FOUND
 
 
-def _with_passages(paths: LakePaths, found: Sequence[RowVersion]) -> list[dict[str, Any]]:
-    """The changes with the window that landed each and the runs that took it."""
-    if not found:
+def _with_passages(paths: LakePaths, versions: Sequence[RowVersion]) -> list[dict[str, Any]]:
+    """The changes, each with the window that landed it and the runs that processed it."""
+    if not versions:
         return []
-    passages = Passages(WindowLog(paths).events(within=(found[0].commit_ts - 1, found[-1].commit_ts)))
-    taken = [[passage.to_dict() for passage in passages.of(change.commit_ts)] for change in found]
+    passages = Passages(WindowLog(paths).events(within=(versions[0].commit_ts - 1, versions[-1].commit_ts)))
+    taken = [[passage.to_dict() for passage in passages.of(change.commit_ts)] for change in versions]
     return [
         {**change.to_dict(), "window": _window(taken_by), "passages": taken_by}
-        for change, taken_by in zip(found, taken, strict=True)
+        for change, taken_by in zip(versions, taken, strict=True)
     ]
 
 
@@ -147,57 +147,57 @@ def _image(image: Mapping[str, str | None] | None) -> str:
 
 
 def _table(paths: LakePaths, args: argparse.Namespace) -> int:
-    found = Audit(paths, args.rules).table_as_of(*_names(args.table), args.at)
+    table = Audit(paths, args.rules).table_as_of(*_names(args.table), args.at)
     if args.output == "json":
-        rows = [[row[name] for name in found.columns] for row in found.rows]
-        time = tso.to_datetime(found.ts).isoformat(timespec="milliseconds")
-        answer = {"as_of": str(found.ts), "time": time, "columns": found.columns, "rows": rows,
-                  "inexact": found.inexact,
-                  "mirror": {"db": found.base.db, "table": found.base.table,
-                             "delta_version": found.base.delta_version, "hi": str(found.base.hi)}}  # fmt: skip
+        rows = [[row[name] for name in table.columns] for row in table.rows]
+        time = tso.to_datetime(table.ts).isoformat(timespec="milliseconds")
+        answer = {"as_of": str(table.ts), "time": time, "columns": table.columns, "rows": rows,
+                  "inexact": table.inexact,
+                  "mirror": {"db": table.base.db, "table": table.base.table,
+                             "delta_version": table.base.delta_version, "hi": str(table.base.hi)}}  # fmt: skip
         print(json.dumps(answer, ensure_ascii=False))
     else:
-        _print_table(found, args)
+        _print_table(table, args)
     return 0
 
 
-def _print_table(found: TableAsOf, args: argparse.Namespace) -> None:
-    time = tso.to_datetime(found.ts).isoformat(timespec="milliseconds")
-    print(f"{args.table} as of {found.ts} ({time})")
-    rows = ([format_value(row[name]) for name in found.columns] for row in found.rows[: args.limit])
-    print_table(list(found.columns), rows)
-    base = found.base
+def _print_table(table: TableAsOf, args: argparse.Namespace) -> None:
+    time = tso.to_datetime(table.ts).isoformat(timespec="milliseconds")
+    print(f"{args.table} as of {table.ts} ({time})")
+    rows = ([format_value(row[name]) for name in table.columns] for row in table.rows[: args.limit])
+    print_table(list(table.columns), rows)
+    base = table.base
     source = f"version {base.delta_version} of its mirror, at {base.hi}" if base.delta_version >= 0 else "no mirror yet"
-    shown = f"{len(found.rows)} rows; from {source}, and the row changes behind it"
-    print(shown + (f"; {found.inexact}" if found.inexact else ""))
+    shown = f"{len(table.rows)} rows; from {source}, and the row changes after it"
+    print(shown + (f"; {table.inexact}" if table.inexact else ""))
 
 
 def _transaction(paths: LakePaths, args: argparse.Namespace) -> int:
     audit = Audit(paths, args.rules)
-    found = audit.transaction(args.ts)
-    if found is None:
+    transaction = audit.transaction(args.ts)
+    if transaction is None:
         first, last = audit.merged_range()
         print(f"no transaction with commit_ts or start_ts {args.ts}; the lake holds ({first}, {last}]", file=sys.stderr)
         return NOT_FOUND
     if args.output == "json":
-        print(json.dumps(found.to_dict(), ensure_ascii=False))
+        print(json.dumps(transaction.to_dict(), ensure_ascii=False))
     else:
-        _print_transaction(found)
+        _print_transaction(transaction)
     return 0
 
 
-def _print_transaction(found: Transaction) -> None:
-    shown = found.to_dict()
+def _print_transaction(transaction: Transaction) -> None:
+    shown = transaction.to_dict()
     print(
-        f"{found.kind} committed {shown['commit_ts']} ({shown['commit_time']}), started {shown['start_ts']}, "
-        f"schema version {found.schema_version}, from {', '.join(found.pumps)}, {found.bytes} bytes"
+        f"{transaction.kind} committed {shown['commit_ts']} ({shown['commit_time']}), started {shown['start_ts']}, "
+        f"schema version {transaction.schema_version}, from {', '.join(transaction.pumps)}, {transaction.bytes} bytes"
     )
-    for ddl in found.ddls:
+    for ddl in transaction.ddls:
         print(escape_invisible(f"{ddl.decision}: {ddl.sql}" + (f" ({ddl.reason})" if ddl.reason else "")))
-    if found.changes:
-        _print_changes(shown["changes"], "seq", [str(change.seq) for change in found.changes])
-    if found.remark:
-        print(found.remark)
+    if transaction.changes:
+        _print_changes(shown["changes"], "seq", [str(change.seq) for change in transaction.changes])
+    if transaction.remark:
+        print(transaction.remark)
     rows = [[passage["task"], passage["window"], passage["run_id"], passage["at"]] for passage in shown["passages"]]
     print_table(("stage", "window", "run", "at"), rows, whole=("window",))
 

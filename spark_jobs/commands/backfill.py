@@ -1,7 +1,8 @@
-"""`binlake backfill`: a range of commit_ts that has passed is rebuilt, repaired, replayed, rolled back or sent again.
+"""`binlake backfill`: rebuild, repair, replay, roll back or resend a past range of commit_ts.
 
-Exit status 0 done, 4 rebuilt and not what was there, 1 an error, which says whether to try again. One backfill of a
-lake runs at a time; beside it the schedule continues, kept apart by the locks of the lake and the lease of the target.
+Exit status 0 done, 4 if a rebuild gave rows that differ from the old ones, 1 an error, which says whether to retry. One
+backfill of a lake runs at a time. The schedule continues meanwhile: the lake's locks and the target's lease keep them
+apart.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ from spark_jobs.job.results import StageResult
 
 
 class BackfillCommand:
-    """Rebuild, repair, replay, roll back a range, or send it again."""
+    """Rebuild, repair, replay, roll back or resend a range."""
 
     help = "work on a past range of commit_ts: rebuild, repair, replay elsewhere, roll back, or send it to a feed again"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The five meanings and the range."""
+        """The five actions and the range."""
         actions = parser.add_subparsers(dest="action", required=True)
         rebuild_ = actions.add_parser("rebuild", help="derive its windows again and compare; the target is not written")
         rebuild_.add_argument("--through", choices=("merge", "convert"), default="merge", help="the last stage")
-        repair_ = actions.add_parser("repair", help="set every key that it touched to its state at the checkpoint")
+        repair_ = actions.add_parser("repair", help="set every key that it changed to its state at the checkpoint")
         replay_ = actions.add_parser("replay", help="apply it to another target, up to exactly --to")
         replay_.add_argument("--into", required=True, metavar="FILE", help="TOML whose [target] receives the range")
-        rollback_ = actions.add_parser("rollback", help="undo it by new changes")
+        rollback_ = actions.add_parser("rollback", help="undo it with new changes")
         rollback_.add_argument("--write-to", choices=("source", "target", "file"), required=True)
         rollback_.add_argument("--file", type=Path, help="with --write-to file: the file to write")
         rollback_.add_argument("--force", action="store_true", help="overwrite later changes of the same keys")
-        emit_ = actions.add_parser("emit", help="encode it and send it again as a feed does, beside the feed")
+        emit_ = actions.add_parser("emit", help="encode and send it again as a feed does; the feed itself continues")
         emit_.add_argument("--feed", required=True, metavar="ID", help="the feed")
         emit_.add_argument("--topic", default="", help="another topic, with {schema} and {table}; default: the feed's")
         emit_.add_argument("--sink-uri", default="", metavar="URI", help="another sink; default: the feed's")
@@ -65,7 +66,7 @@ class BackfillCommand:
             add_where(each, master="local[*]")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it and print what was done."""
+        """Run the action and print the results."""
         replication = load_replication(args.replication)
         _require_range(args)
         act: Callable[[], list[StageResult]] = {
@@ -94,11 +95,11 @@ def _add_range(parser: argparse.ArgumentParser, *, required: bool, single: bool)
 
 
 def _require_range(args: argparse.Namespace) -> None:
-    """One transaction is the range (commit_ts - 1, commit_ts]. Raises ConfigError."""
+    """Turn --commit-ts into the range (commit_ts - 1, commit_ts]. Raises ConfigError."""
     one = getattr(args, "commit_ts", None)
     if (one is None) == (args.to_ts is None):
         raise ConfigError(
-            "the end of the range is missing, or given twice", hint="--from and --to, or --commit-ts alone"
+            "the end of the range is missing, or given twice", hint="give --from and --to, or --commit-ts alone"
         )
     if one is not None:
         args.from_ts, args.to_ts = one - 1, one
@@ -131,7 +132,7 @@ def _repair(replication: Replication, args: argparse.Namespace) -> StageResult:
 
 
 def _replay(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
-    # Only where to: what to apply is in the lake of this replication, under its name.
+    # --into names only the target: the changes to apply are in this replication's lake, under its name.
     into = replication.model_copy(update={"target": load_replication(args.into).target})
     return replay(replication, context_of(into, "replay", args, args.run_id), args.from_ts, args.to_ts)
 
@@ -160,6 +161,6 @@ def _roll_back(replication: Replication, args: argparse.Namespace) -> tuple[Roll
         if args.write_to == "target":
             return rollback_target(replication, args.from_ts, args.to_ts, target, force=args.force)
         if args.file is None:
-            raise ConfigError("no file is given to write the SQL to", hint="give --file FILE")
+            raise ConfigError("no output file is given for the SQL", hint="give --file FILE")
         ts = target.checkpoint().commit_ts
         return rollback_file(replication, args.from_ts, args.to_ts, args.file, ts, force=args.force)

@@ -1,7 +1,7 @@
-"""`binlake bootstrap`: the full load of a replication's source, until the lake and the target have the base.
+"""`binlake bootstrap`: the full load of a replication's source, until the lake and the target have all its rows.
 
-A feeder loads its sources by itself: then this follows it and writes nothing. The tables of a TiDB source are read by
-SQL and become the first windows of the lake. A second run continues where it was.
+A feeder loads its sources itself; this command then only follows the feeder's progress. The tables of a TiDB source are
+read by SQL and become the first windows of the lake. A second run resumes an interrupted load.
 """
 
 from __future__ import annotations
@@ -38,28 +38,29 @@ from spark_jobs.job.runner import run_landed
 log = structlog.get_logger()
 
 TIDB = "tidb"
-"""The name of the one source of a load by SQL."""
+"""The source name that progress shows for a load by SQL."""
 
 
 class BootstrapCommand:
     """The command."""
 
     name = "bootstrap"
-    help = "load all rows of the source, or follow the feeder that does, until the lake and the target have them"
+    help = "load all rows of the source, or follow the feeder's load, until the lake and the target have them"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The replication, how far, and for a TiDB source the snapshot."""
+        """The replication, how far to go, and for a TiDB source the snapshot."""
         parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
         parser.add_argument(
             "--until",
             choices=(LOADED, LANDED, APPLIED),
-            help="loaded: the pumps have it; landed: the lake; applied: the target (default, where there is one)",
+            help="loaded: the pumps have the rows; landed: the lake has them; applied: the target has them"
+            " (default if the replication has a target)",
         )
         parser.add_argument(
             "--at",
             type=parse_moment,
             metavar="TS",
-            help="a TiDB source: load it as of this commit_ts or time, which the pumps' log must reach back to"
+            help="TiDB source only: load it as of this commit_ts or time; the pumps' binlogs must reach back to it"
             " (default: now)",
         )
         parser.add_argument("--run-id", default="", help="name of this run in the table `window`")
@@ -67,7 +68,7 @@ class BootstrapCommand:
         add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        """0 when the base is there."""
+        """Load or follow; returns 0 once `--until` is reached."""
         replication = load_replication(args.replication)
         until = args.until or (APPLIED if replication.target is not None else LANDED)
         if until == APPLIED:
@@ -77,7 +78,9 @@ class BootstrapCommand:
             args.master = "local[*]"
         if replication.source.sql is None or _has_feeder(replication):
             if args.at is not None:
-                raise ConfigError("--at is for a TiDB source", hint="a feeder loads its sources as they are")
+                raise ConfigError(
+                    "--at is only for a TiDB source", hint="omit --at: a feeder loads its sources as they are now"
+                )
             done = follow_bootstrap(replication, until, show)
         else:
             done = load_tidb(context_of(replication, "bootstrap", args, args.run_id), until, show, args.at)
@@ -87,7 +90,7 @@ class BootstrapCommand:
 
 
 def load_tidb(ctx: StageContext, until: str, show: Callable[[Bootstrap], None], at_ts: int | None = None) -> Bootstrap:
-    """Load the source of `ctx` by SQL; with `until` applied each window of it goes through all stages at once.
+    """Load the source of `ctx` by SQL. With `until` applied, each window goes through all stages once it is sealed.
 
     Raises BinlakeError.
     """
@@ -104,7 +107,7 @@ def load_tidb(ctx: StageContext, until: str, show: Callable[[Bootstrap], None], 
 
     load = Loader(ctx, show_progress, apply if until == APPLIED else lambda _: None).load(at_ts)
     if until == APPLIED and (_applied_ts(ctx) or 0) < load.base_ts:
-        # An attempt that died behind a seal, or one that stopped at the lake.
+        # An earlier attempt died after a seal, or was run only until the lake had the rows.
         run_landed(ctx, Bounds(*ctx.windows.landed()[-1]))
     phase = APPLIED if until == APPLIED else LANDED
     done = Bootstrap(phase, (_load_of(load, load.rows, load.tables),), ctx.windows.landed_ts(), _applied_ts(ctx))
@@ -129,7 +132,7 @@ def _has_feeder(replication: Replication) -> bool:
         try:
             return port.find(STATUS_PATH) is not None
         except SourceUnavailable as error:
-            # Some sites close a TiDB's port. A server of another kind has no tidb_snapshot, and the load says so.
+            # Some sites block a TiDB's status port. If the server is not a TiDB, setting tidb_snapshot fails later.
             log.info("status_port_not_asked", reason=str(error))
             return False
 

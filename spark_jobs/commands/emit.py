@@ -1,7 +1,7 @@
-"""`binlake backfill emit`: a range of commit_ts that has landed is encoded again and sent, beside the feed.
+"""`binlake backfill emit`: encode and send a landed range of commit_ts again, while the feed itself continues.
 
-Rule: it is a feed of its own for as long as it takes, with a start and an end, so that each message comes once however
-often it is killed, and the feed's position is not touched.
+Rule: the range is sent by a temporary feed with a start and an end. So each message is sent once, however often the
+process is killed, and the original feed's position does not change.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from spark_jobs.publish import stage as publish
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a range is sent, empty: as the feed does: `topic` with {schema} and {table}, `sink_uri`."""
+    """Where a range is sent: `topic` with {schema} and {table}, `sink_uri`; if empty, where the feed sends."""
 
     topic: str = ""
     sink_uri: str = ""
 
 
 def emit(ctx: StageContext, name: str, lo: int, hi: int, to: Destination) -> list[StageResult]:
-    """Send the changes of (lo, hi] once more as the feed `name` does. Raises ConfigError, what the stages raise.
+    """Send the changes of (lo, hi] again as the feed `name` does. Raises ConfigError, what the stages raise.
 
-    A run that was killed goes on where it was, when it is run again with the same range and destination.
+    If a run was killed, a second one with the same range and destination resumes it.
     """
     whole = _require_landed(ctx, lo, hi)
     feed = emitting_feed(ctx.replication.feed_of(name), lo, hi, to)
@@ -49,7 +49,7 @@ def emit(ctx: StageContext, name: str, lo: int, hi: int, to: Destination) -> lis
     life = read_state(ctx.windows, feed.name).life
     forget_position(feed, ctx.replication.name, life)
     shutil.rmtree(ctx.paths.table(message_table(feed.name).name), ignore_errors=True)
-    # Last: until then the window log says what is sent, and a run that is killed here sends nothing twice.
+    # Last: until then the window log shows what was sent, so a run that is killed before this line sends nothing twice.
     record_removal(ctx.windows, feed.name, run_id=ctx.run_id, reason="the range is sent")
     rows, seconds = results[-1].rows, sum(one.seconds for one in results)
     detail = {**results[-1].detail, "feed": name, "mode": "emit", "topic": to.topic}
@@ -59,10 +59,10 @@ def emit(ctx: StageContext, name: str, lo: int, hi: int, to: Destination) -> lis
 
 
 def emitting_feed(feed: Feed, lo: int, hi: int, to: Destination) -> Feed:
-    """The feed for as long as the range is sent. Raises ConfigError for files, which are there already."""
+    """The temporary feed that sends the range. Raises ConfigError if the feed's own files already hold the range."""
     if feed.sink.storage is not None and not to.sink_uri:
         raise ConfigError(
-            "a feed's files hold the range already", where={"feed": feed.name}, hint="name another place: --sink-uri"
+            "the feed's files already hold the range", where={"feed": feed.name}, hint="give another sink: --sink-uri"
         )
     given: dict[str, object] = {"sink-uri": to.sink_uri} if to.sink_uri else {}
     if to.topic:
@@ -81,7 +81,7 @@ def _require_landed(ctx: StageContext, lo: int, hi: int) -> Bounds:
     landed = ctx.windows.landed_range()
     if landed is None or not landed[0] <= lo < hi <= landed[1]:
         raise ConfigError(
-            "the range is not all in the lake", where={"from": lo, "to": hi, "landed": f"{landed[0]}-{landed[1]}"
-            if landed else "nothing"}, hint="choose a range within what has landed",
+            "the lake does not hold the whole range", where={"from": lo, "to": hi, "landed": f"{landed[0]}-{landed[1]}"
+            if landed else "nothing"}, hint="choose a range within the landed one",
         )  # fmt: skip
     return Bounds(*landed)

@@ -1,6 +1,6 @@
 """The entry of a Spark job: `STAGE --replication FILE …`, by spark-submit, as a module, or in process (`run_job`).
 
-The outcome goes to `--result` as JSON, so that the caller learns what failed and whether to retry.
+The job writes its outcome to `--result` as JSON, so that the caller learns what failed and whether to retry.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_jobs.job.runner import run_stage, run_window
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of a job but for its first, the stage."""
+    """All arguments of a job except the first, the stage."""
     add_job(parser)
     parser.add_argument("--lo", type=int, help="commit_ts, exclusive (all stages but plan and window)")
     parser.add_argument("--hi", type=int, help="commit_ts, inclusive (all stages but plan and window)")
@@ -32,16 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--start-ts", type=parse_start_ts, help="plan from this commit_ts (see docs/operate/runbook.md)"
     )
     parser.add_argument(
-        "--stop-ts", type=parse_commit_ts, help="plan windows up to here only, and wait until it is reached"
+        "--stop-ts", type=parse_commit_ts, help="plan windows up to this commit_ts only, and wait until it is reached"
     )
-    parser.add_argument("--feed", default="", help="the feed whose stage it is (encode and publish)")
+    parser.add_argument("--feed", default="", help="the feed whose stage to run (encode and publish)")
     add_where(parser)
 
 
 def run_job(argv: Sequence[str]) -> dict[str, Any]:
     """Run one job; `{"ok": true, "results": […]}` or `{"ok": false, "error": {kind, class, message}}`.
 
-    Only errors of Binlake become an outcome; anything else is a fault of the program and is raised.
+    Only Binlake's own errors become an outcome; any other exception is a bug and is raised.
     """
     args = _parse(argv)
     try:
@@ -68,9 +68,9 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
         raise Permanent("the bounds are missing", where={"stage": stage}, hint="pass --lo and --hi")
     if (BY_NAME[stage].sink == FEED) != bool(args.feed):
         raise Permanent(
-            "the feed is missing" if not args.feed else "the stage has no feed",
+            "the feed is missing" if not args.feed else "this stage belongs to no feed",
             where={"stage": stage},
-            hint="pass --feed with encode and publish, and with no other stage",
+            hint="pass --feed with encode and publish only",
         )
     return [run_stage(stage, ctx, Bounds(args.lo, args.hi), feed=args.feed)]
 

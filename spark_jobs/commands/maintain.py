@@ -1,8 +1,8 @@
-"""`binlake maintain`: join small files, sort history for audits, delete what is no longer needed; safe beside windows.
+"""`binlake maintain`: join small files, sort history for audits, delete what is no longer needed, while windows run.
 
-It never removes a row of `binlog`, `mutation` or `ddl` (a feed that stood for months goes on from there), a manifest,
-or what a window needs that its sink has not passed. Replaced files stay as long as their table says, so time travel and
-readers at work keep theirs.
+It never removes a row of `binlog`, `mutation` or `ddl` (a feed that was stopped for months resumes from them), a
+manifest, or rows of a window that its sink has not passed. Replaced files stay for their table's retention time, so
+time travel and running readers still find them.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from spark_jobs.tables.pinned import target_position
 log = structlog.get_logger(__name__)
 
 FILE_BYTES = 32 << 20
-"""Size of the files that a closed day is laid out in: a question for one commit_ts reads one."""
+"""Size of the files into which a closed day is rewritten: a query for one commit_ts reads one file."""
 OPEN_FILES = 256
-"""Files of the day that is still written, above which the small ones are joined as they are."""
+"""If the day still being written has more files than this, its small files are joined without sorting."""
 _DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True)
 class Maintained:
-    """What was done to a table: `joined` files into fewer, `dropped` files, `windows` whose rows were let go.
+    """What was done to a table: files `joined` into fewer, files `dropped`, `windows` whose rows were deleted.
 
-    `mirrors`: the (db, table) of those that anything was done to, where the table is all mirrors.
+    `mirrors`: for the entry that covers all mirrors, the (db, table) of each mirror that was changed.
     """
 
     table: str
@@ -66,7 +66,7 @@ class Maintained:
 
 
 class MaintainCommand:
-    """Run the lake's upkeep once."""
+    """Run the lake's maintenance once."""
 
     help = "join small files, sort history for audits, delete what is no longer needed"
 
@@ -77,20 +77,22 @@ class MaintainCommand:
         add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it and print what was done."""
+        """Run maintenance and print what was done."""
         replication = load_replication(args.replication)
         with translate_errors():
             done = maintain(context_of(replication, "maintain", args, "maintain"))
         if args.output == "json":
-            print(json.dumps([asdict(one) for one in done]))
+            print(json.dumps([asdict(result) for result in done]))
             return 0
-        rows = [[one.table, *map(str, (one.joined, one.dropped, one.windows)), f"{one.seconds:.1f}"] for one in done]
-        print_table(("table", "files joined", "files dropped", "windows let go", "seconds"), rows)
+        rows = [
+            [each.table, *map(str, (each.joined, each.dropped, each.windows)), f"{each.seconds:.1f}"] for each in done
+        ]
+        print_table(("table", "files joined", "files dropped", "windows deleted", "seconds"), rows)
         return 0
 
 
 def maintain(ctx: StageContext) -> list[Maintained]:
-    """Everything below, table by table. Raises LeaseHeld when a stage holds a table for too long, TargetUnavailable."""
+    """Maintain all tables, one by one. Raises LeaseHeld if a stage holds a table for too long, TargetUnavailable."""
     landed = ctx.windows.landed_range()
     if landed is None:
         return []
@@ -109,8 +111,8 @@ def maintain(ctx: StageContext) -> list[Maintained]:
 
 def _run_step(name: str, step: Callable[[], Maintained]) -> Maintained:
     began = time.monotonic()
-    found = step()
-    done = replace(found, seconds=time.monotonic() - began)
+    result = step()
+    done = replace(result, seconds=time.monotonic() - began)
     log.info("maintained", **asdict(done) | {"table": name, "mirrors": len(done.mirrors)})
     return done
 
@@ -123,7 +125,7 @@ def _counts(table: str, counts: dict[str, int]) -> Maintained:
 
 
 def _history(ctx: StageContext, table: LakeTable, landed_ts: int) -> Maintained:
-    """Days behind the landed ts are laid out; each day under the lock of its own, so that windows wait for one only."""
+    """Rewrite the days before that of the landed ts. Each day takes the lock anew, so a window waits for one only."""
     today = tso.to_datetime(landed_ts).date()
     joined = 0
     for part in days(ctx.paths.table(table.name)):
@@ -136,7 +138,7 @@ def _history(ctx: StageContext, table: LakeTable, landed_ts: int) -> Maintained:
 
 @dataclass(frozen=True)
 class DayOfFiles:
-    """A partition by commit_date (None: the table has none): how many files and bytes are in use."""
+    """A partition by commit_date (None: the table has no partitions): how many files and bytes are in use."""
 
     day: date | None
     files: int
@@ -148,17 +150,17 @@ def days(path: str) -> list[DayOfFiles]:
     adds = pa.table(DeltaTable(path).get_add_actions(flatten=True))
     dated = "partition.commit_date" in adds.column_names
     keys = adds.column("partition.commit_date").to_pylist() if dated else [None] * adds.num_rows
-    found: dict[date | None, list[int]] = {}
+    sizes: dict[date | None, list[int]] = {}
     for key, size in zip(keys, adds.column("size_bytes").to_pylist(), strict=True):
-        found.setdefault(key, []).append(size)
-    return [DayOfFiles(key, len(found[key]), sum(found[key])) for key in sorted(found, key=str)]
+        sizes.setdefault(key, []).append(size)
+    return [DayOfFiles(key, len(sizes[key]), sum(sizes[key])) for key in sorted(sizes, key=str)]
 
 
 def lay_out(spark: SparkSession, paths: LakePaths, table: LakeTable, part: DayOfFiles) -> int:
-    """Rewrite a day: each file one stretch of commit_ts, inside it in the order of `clustered_by`; files replaced.
+    """Rewrite a day: each file gets one range of commit_ts, sorted by `clustered_by`. Returns the files replaced.
 
-    The same rows in one commit that changes no data. Caller holds the table's lock. OPTIMIZE would join files by their
-    size, and its Z-order mixes commit_ts and keys at the grain of files.
+    The rows stay the same, in one commit that changes no data. The caller holds the table's lock. OPTIMIZE would join
+    files by their size, and its Z-order mixes commit_ts and keys at the granularity of files.
     """
     path, here = paths.table(table.name), f"commit_date = '{part.day}'"
     rows = spark.read.format("delta").load(path).where(here)
@@ -171,17 +173,17 @@ def lay_out(spark: SparkSession, paths: LakePaths, table: LakeTable, part: DayOf
 
 
 def _join(ctx: StageContext, table: LakeTable, part: DayOfFiles) -> int:
-    """Join the small files of a day that is still written, or of a table without days."""
+    """Join the small files of a day that is still being written, or of a table without partitions."""
     where = f" WHERE commit_date = '{part.day}'" if part.day is not None else ""
     metrics = ctx.spark.sql(f"OPTIMIZE delta.`{ctx.paths.table(table.name)}`{where}").collect()[0]["metrics"]
     return int(metrics["numFilesRemoved"])
 
 
 def _vacuum(ctx: StageContext, table: LakeTable) -> int:
-    """Files that left the table longer ago than it keeps; those of an unfinished write are younger."""
+    """Delete files removed from the table longer ago than its retention; those of an unfinished write are younger."""
     path = ctx.paths.table(table.name)
-    # Its own two commits would be the only ones without the table's lock: Spark's log store on a disk looks for the
-    # next version and then renames, so that one of them could take the place of a window's commit.
+    # VACUUM's two log commits would be the only ones made without the table's lock. Spark's log store on a disk looks
+    # for the next version and then renames, so one of them could overwrite a window's commit.
     ctx.spark.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
     before = ctx.spark.sql(f"VACUUM delta.`{path}` DRY RUN").count()
     if before:
@@ -194,15 +196,18 @@ def _vacuum(ctx: StageContext, table: LakeTable) -> int:
 
 def _working(ctx: StageContext, table: LakeTable, landed: Bounds) -> Maintained:
     with lake_lock(ctx.paths, lock_of_table(table.name)):
-        gone = expired_windows(ctx, table, landed)
-        for start in range(0, len(gone), 500):
-            names = ", ".join(f"'{name}'" for name in gone[start : start + 500])
+        expired = expired_windows(ctx, table, landed)
+        for start in range(0, len(expired), 500):
+            names = ", ".join(f"'{name}'" for name in expired[start : start + 500])
             ctx.spark.sql(f"DELETE FROM delta.`{ctx.paths.table(table.name)}` WHERE window IN ({names})")
-    return Maintained(table.name, 0, _vacuum(ctx, table), len(gone))
+    return Maintained(table.name, 0, _vacuum(ctx, table), len(expired))
 
 
 def expired_windows(ctx: StageContext, table: LakeTable, landed: Bounds) -> list[str]:
-    """Windows in `table` that the SQL target has passed, WORKING_DAYS behind the landed ts; derived again at need."""
+    """Windows in `table` that the SQL target has passed and that are WORKING_DAYS older than the landed ts.
+
+    If needed they can be derived again.
+    """
     if ctx.replication.target is None:
         return []
     position = target_position(ctx, landed)
@@ -212,8 +217,8 @@ def expired_windows(ctx: StageContext, table: LakeTable, landed: Bounds) -> list
     old = tso.compose(max(tso.physical(landed.hi) - WORKING_DAYS * _DAY_MS, 0))
     end = min(position.commit_ts, opened, old)
     adds = pa.table(DeltaTable(ctx.paths.table(table.name)).get_add_actions(flatten=True))
-    found = set(adds.column("partition.window").to_pylist()) if adds.num_rows else set()
-    return sorted(name for name in found if int(name.partition("-")[2]) <= end)
+    windows = set(adds.column("partition.window").to_pylist()) if adds.num_rows else set()
+    return sorted(name for name in windows if int(name.partition("-")[2]) <= end)
 
 
 # Feeds.
@@ -224,8 +229,8 @@ def _feeds(ctx: StageContext) -> list[str]:
 
 
 def _feed(ctx: StageContext, name: str, landed_ts: int) -> Maintained:
-    found = tidy_feed(ctx.paths, ctx.windows, name, landed_ts)
-    return Maintained(message_table(name).name, found.joined, found.dropped, found.windows)
+    tidied = tidy_feed(ctx.paths, ctx.windows, name, landed_ts)
+    return Maintained(message_table(name).name, tidied.joined, tidied.dropped, tidied.windows)
 
 
 # Mirrors.
@@ -240,7 +245,7 @@ def _mirrors(ctx: StageContext) -> Maintained:
             replica = Replica(ctx.paths.mirror(db, name), ctx.replication.lake.retention_days)
             counts = replica.upkeep(join=not version.dropped)
             if counts["joined"] and replica.position() == version.hi:
-                # The same state in fewer files: what it was read from before goes one day.
+                # The new version has the same state in fewer files; those of the recorded one will be deleted one day.
                 versions.record([replace(version, delta_version=replica.version)])
             joined, dropped = joined + counts["joined"], dropped + counts["dropped"]
             touched += [(db, name)] if any(counts.values()) else []

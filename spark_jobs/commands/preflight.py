@@ -1,8 +1,8 @@
 """`binlake preflight`: compares every replicated table with the target's before anything is written; reads only.
 
-Exit status 0 when all can be written, 1 when a table is refused or missing, or a feed cannot run. The definitions are
-the lake's at the target's checkpoint (for feeds: at its end); before the first landing they are the source's own. Of a
-feed the brokers and the registry are asked, too, and named when they do not answer.
+Exit status 0 if all tables can be written, 1 if a table is refused or missing, or a feed cannot run. The definitions
+are the lake's at the target's checkpoint (for feeds: at the lake's end); before the first landing they are the
+source's. For a feed, preflight also contacts the brokers and the registry, and names those that do not answer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PreflightCommand:
     help = "compare the replicated tables with the target's and check the feeds; write nothing"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The replication's file, the form of the answer."""
+        """The replication's file and the output format."""
         parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
         add_output(parser)
 
@@ -68,9 +68,9 @@ class PreflightCommand:
 
 
 def check_before_first(ctx: StageContext, target: Target, bounds: Bounds, aside: Collection[Name] = ()) -> None:
-    """Before a replication's first window all its tables are looked at, not only those that get rows. Raises Drift.
+    """Before a replication's first window, check all its tables, not only those that get rows. Raises Drift.
 
-    `aside`: tables that stop nothing.
+    `aside`: tables that are set aside; their differences stop nothing.
     """
     reports = reports_of(target, tables_of(ctx.replication, target_tables_at(ctx.paths, Naming(ctx.rules), bounds.lo)))
     for report in reports:
@@ -79,9 +79,9 @@ def check_before_first(ctx: StageContext, target: Target, bounds: Bounds, aside:
     require_fit(find_stopping_reports(target, reports, aside), {"window": bounds.window})
 
 
-def tables_of(replication: Replication, there: TargetTables) -> list[TableDef]:
-    """The replicated tables as the target must have them, by name."""
-    tables = there.tables()
+def tables_of(replication: Replication, target_tables: TargetTables) -> list[TableDef]:
+    """The replicated tables as the target must have them, sorted by name."""
+    tables = target_tables.tables()
     target = replication.target
     if target is not None and not replication.source.new_collation:
         tables = [bytewise_table(table, target.db_type) for table in tables]
@@ -89,13 +89,13 @@ def tables_of(replication: Replication, there: TargetTables) -> list[TableDef]:
 
 
 def reports_of(target: Target, tables: list[TableDef]) -> list[TableReport]:
-    """What the target says to `tables`."""
+    """A report for each of `tables`, compared with the target."""
     with closing(Session(target)) as session:
         return preflight(session, target, tables)
 
 
 def feed_reports(replication: Replication) -> list[FeedReport]:
-    """What can be said of each feed before it runs: its tables, and whether its servers let it in."""
+    """A report for each feed before it runs: its tables, and whether its servers accept the connection."""
     if not replication.feed:
         return []
     tables = read_landed_tables(replication)
@@ -123,7 +123,7 @@ def _read_source_tables(replication: Replication) -> TargetTables:
 
 
 def _read_source_schema(replication: Replication) -> SchemaState:
-    """The schema where the replication will start, asked of the source."""
+    """The source's schema at the commit_ts where the replication will start."""
     with open_cluster(replication) as cluster, tempfile.TemporaryDirectory(prefix="binlake-preflight-") as folder:
         initial = int(replication.initial_commit_ts)
         start = read_checkpoint_ts(replication, cluster.cluster_id) or (initial if initial >= 0 else cluster.pd.tso())

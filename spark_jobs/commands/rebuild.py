@@ -1,7 +1,7 @@
-"""Windows that have passed, derived again, or applied to another target: the stages of the pipeline with old bounds.
+"""Past windows, derived again or applied to another target: the stages of the pipeline run with old bounds.
 
-Deriving is a pure function of what landed (DESIGN 2), so a rebuild gives what was there unless rules, a fixed row or
-another version of Binlake say otherwise; digests show which it was.
+Deriving is a pure function of what landed (DESIGN 2), so a rebuild gives the same rows unless the rules, a fixed row or
+the version of Binlake has changed. Digests show whether the rows are the same.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ log = structlog.get_logger(__name__)
 
 
 def rebuild(ctx: StageContext, progress: BackfillProgress, *, through: str) -> list[StageResult]:
-    """Derive the windows of the range again, whole windows each; the target is only read.
+    """Derive the windows of the range again, always whole windows; the target is only read.
 
-    A result's state is `same` or `changed`; its detail has the Delta versions from before.
+    A result's state is `same` or `changed`; its detail has the tables' Delta versions before the rebuild.
     """
     results = []
     for cut in progress.remaining():
@@ -51,13 +51,13 @@ def rebuild(ctx: StageContext, progress: BackfillProgress, *, through: str) -> l
 
 
 def _with_sink(ctx: StageContext, window: Bounds, merged: StageResult) -> StageResult:
-    """The rows of the SQL sink's window that covers this one; none where it was never sealed."""
+    """Also compare the rows of the SQL sink's window that covers this one, if such a window was ever sealed."""
     sealed = ctx.windows.sealed_windows(window.hi)
     if not sealed:
         return merged
-    found = _compare_digests(ctx, Bounds(*sealed[0]), (CHANGE, STATEMENT), lambda: _sink_rows(ctx, window))
-    state = "changed" if "changed" in (merged.state, found.state) else "same"
-    return replace(merged, state=state, detail={**merged.detail, **found.detail})
+    compared = _compare_digests(ctx, Bounds(*sealed[0]), (CHANGE, STATEMENT), lambda: _sink_rows(ctx, window))
+    state = "changed" if "changed" in (merged.state, compared.state) else "same"
+    return replace(merged, state=state, detail={**merged.detail, **compared.detail})
 
 
 def _sink_rows(ctx: StageContext, window: Bounds) -> list[StageResult]:
@@ -92,10 +92,10 @@ def _digest(ctx: StageContext, table: LakeTable, bounds: Bounds) -> tuple[str, i
 
 
 def replay(live: Replication, ctx: StageContext, from_ts: int | None, to: int) -> list[StageResult]:
-    """Apply what the lake holds up to exactly `to` to the target of `ctx`, which is not that of `live`.
+    """Apply what the lake holds up to exactly `to` to the target of `ctx`, which must not be the target of `live`.
 
-    Raises ConfigError (the live target, a `to` that has not landed), CheckpointConflict (the target is not at
-    `from_ts`, or is another replication's), what the stages raise.
+    Raises ConfigError (it is the live target, or `to` has not landed), CheckpointConflict (the target is not at
+    `from_ts`, or belongs to another replication), what the stages raise.
     """
     _require_other(live, ctx)
     landed = ctx.windows.landed_range()
@@ -110,8 +110,8 @@ def _require_other(live: Replication, ctx: StageContext) -> None:
         live.target is not None and _target_address(live.target) == _target_address(into.target)
     ):
         raise ConfigError(
-            "a replay needs a target of its own",
-            hint="the live target is brought to its checkpoint by `backfill repair`",
+            "a replay needs a target other than the live one",
+            hint="to correct the live target at its checkpoint, use `backfill repair`",
         )
 
 
@@ -121,8 +121,8 @@ def _target_address(target: Target) -> tuple[str, int, str]:
 
 def _require_at(ctx: StageContext, from_ts: int, landed: Bounds) -> None:
     position = target_position(ctx, landed)
-    stands = landed.lo if position.commit_ts is None else position.commit_ts
-    if stands != from_ts:
+    reached = landed.lo if position.commit_ts is None else position.commit_ts
+    if reached != from_ts:
         raise CheckpointConflict(
-            f"the target is at {stands}", where={"from": from_ts}, hint="omit --from to continue from there"
+            f"the target is at {reached}", where={"from": from_ts}, hint="omit --from to continue from there"
         )

@@ -1,7 +1,7 @@
-"""`binlake recover`: the source is gone and the target was left half-way; its window is finished, then all ends.
+"""`binlake recover`: when the source is gone and the target was left inside a window, finish that window and stop.
 
-Everything comes from the lake, or from relay files where there is no lake (S3-03, S3-09). Imports of Spark and of the
-lake are made where they are needed: target and relay files suffice.
+All data comes from the lake, or from relay files if there is no lake (S3-03, S3-09). Spark and the lake are imported
+only where they are needed, because recovery can run with the target and relay files alone.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ MakeContext = Callable[[Replication], "StageContext"]
 
 
 class RecoverCommand:
-    """Finish the window that the target was left in."""
+    """Finish the window in which the target was left."""
 
     help = (
         "when PD is gone and the target was left inside a window: finish that window from the lake or from relay files"
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The replication, where its statements are, how far to go."""
+        """The replication, where its statements come from, how far to go."""
         add_job(parser)
         parser.add_argument(
             "--log-dir", default="", metavar="DIR|URI", help="read relay files from there and do not use the lake"
@@ -73,21 +73,21 @@ def _run_recover(args: argparse.Namespace) -> list[StageResult]:
 def recover(
     replication: Replication, make_context: MakeContext, *, log_dir: str = "", roll_forward: bool = False
 ) -> list[StageResult]:
-    """Recover if that is called for; the last result is that of `recover`, those before it of stages that ran.
+    """Recover if the target needs it. The last result is that of `recover`; those before it are of stages that ran.
 
-    Raises what `judge_recovery` and the stages raise; CheckpointConflict when the target is not consistent and no
-    window of ours is open there; LostRange when what finishes it is nowhere.
+    Raises what `judge_recovery` and the stages raise; CheckpointConflict if the target is not consistent and this
+    replication has no open window there; LostRange if neither a lake nor relay files can finish the window.
     """
     began = time.monotonic()
     if log_dir and roll_forward:
         raise ConfigError(
-            "relay files hold the open window only", hint="omit --log-dir: landed windows are in the lake"
+            "relay files hold only the open window", hint="omit --log-dir: landed windows are in the lake"
         )
     verdict = judge_recovery(replication)
     nothing = [_result(verdict.state, began, verdict.commit_ts, verdict.commit_ts, 0, reason=verdict.reason)]
-    # A roll-forward that was cut short between two windows left the target consistent: more may be landed.
-    goes_on = roll_forward and verdict.state == "nothing-to-do" and verdict.commit_ts > 0
-    if verdict.state != "recover" and not goes_on:
+    # A roll-forward interrupted between two windows left the target consistent; more windows may have landed.
+    resumes = roll_forward and verdict.state == "nothing-to-do" and verdict.commit_ts > 0
+    if verdict.state != "recover" and not resumes:
         return nothing
     if not roll_forward:
         _require_open(verdict)
@@ -95,15 +95,15 @@ def recover(
         results, source = _from_lake(replication, verdict, make_context, roll_forward=roll_forward), "lake"
     else:
         results, source = _from_relay(replication, verdict, log_dir, roll_forward=roll_forward), "relay"
-    if goes_on and not results:
+    if resumes and not results:
         return nothing
-    found, aside = require_consistent(
+    checkpoint, aside = require_consistent(
         replication, _roll_forward_result(results, roll_forward), rolled_forward=roll_forward
     )
     rows = sum(result.rows for result in results if result.stage == "finalize")
     detail = {"reason": verdict.reason, "source": source, "but": describe_exceptions(aside)}
-    ended = _result("recovered", began, verdict.commit_ts, found.commit_ts, rows, **detail)
-    return [*results, ended]
+    recovered = _result("recovered", began, verdict.commit_ts, checkpoint.commit_ts, rows, **detail)
+    return [*results, recovered]
 
 
 def _from_lake(
@@ -111,7 +111,7 @@ def _from_lake(
 ) -> list[StageResult]:
     from spark_jobs.job.runner import run_stage
 
-    # The lake is the copy: for a window that is open already relay files, whose folder may be gone, add nothing.
+    # The lake is the durable copy: relay files would add nothing to an open window, and their folder may be gone.
     ctx = make_context(replication.model_copy(update={"relay": Relay()}))
     results, reached = [], verdict.commit_ts
     if verdict.window is not None:
@@ -123,7 +123,7 @@ def _from_lake(
 
 
 def _in_safe_mode(replication: Replication) -> Replication:
-    """`replication`, in safe mode whatever it says where rows above the checkpoint may be on the target."""
+    """`replication`, with safe mode forced if the target may hold rows above the checkpoint."""
     if replication.target is None or is_consistent(replication):
         return replication
     return replication.model_copy(update={"target": replication.target.model_copy(update={"safe_mode": "always"})})
@@ -136,7 +136,7 @@ def _roll_forward_result(results: list[StageResult], roll_forward: bool) -> str:
 
 
 def _roll_forward(ctx: StageContext, reached: int) -> list[StageResult]:
-    """All that is landed above `reached` (the checkpoint), merged first where that was not done."""
+    """Apply everything landed above `reached` (the checkpoint), after a merge if that was not done."""
     from spark_jobs.commands.restore import SINK_STAGES
     from spark_jobs.job.runner import run_sink, run_stage
 
@@ -154,7 +154,7 @@ def _from_relay(replication: Replication, verdict: Verdict, log_dir: str, *, rol
         raise LostRange(
             "the lake does not exist at its path, so no landed window can be applied",
             where={"lake": LakePaths.of(replication).root},
-            hint="restore the lake; without --roll-forward the open window is finished from relay files",
+            hint="restore the lake; or omit --roll-forward to finish only the open window from relay files",
         )
     if not (log_dir or replication.relay.log_dir):
         raise LostRange(
@@ -166,7 +166,7 @@ def _from_relay(replication: Replication, verdict: Verdict, log_dir: str, *, rol
     detail: dict[str, Any] = {"segments": applied.segments, "batches": applied.batches}
     detail |= {"ddl": applied.ddls, "modes": applied.modes}
     state = "done" if applied.state == "applied" else applied.state
-    # Relay files have statements: names of tables, and no definitions of the source.
+    # Relay files contain statements with table names, but no definitions of the source.
     detail |= lineage_of(wrote=(LineageTable(Table(*name)) for name in sorted(applied.tables)))
     return [StageResult("finalize", state, applied.lo, applied.hi, applied.rows, applied.seconds, "", detail)]
 
@@ -177,13 +177,13 @@ def _require_open(verdict: Verdict) -> tuple[int, int]:
             "the target is not consistent, and this replication has no window open there",
             where={"commit_ts": verdict.commit_ts},
             hint="another writer left it so, or its checkpoint was reset: `binlake recover --roll-forward` applies what"
-            " is landed, in safe mode as far as rows may be there",
+            " has landed, in safe mode where the target may already have rows",
         )
     return verdict.window
 
 
 def _has_lake(replication: Replication) -> bool:
-    """Whether the replication's lake is there; for one that is not a local folder its own error says so."""
+    """Whether the replication's lake exists. True for a remote lake: reading it reports an error if it is missing."""
     local = LakePaths.of(replication).local
     return local is None or (local / "window" / "_delta_log").is_dir()
 

@@ -1,7 +1,7 @@
-"""`binlake restore`: a database as of any landed commit_ts, from a base and the lake; no source, no pump, no PD.
+"""`binlake restore`: a database as of any landed commit_ts, from a base and the lake, without source, pumps or PD.
 
-The lake is the incremental backup (MISSION S0-01). The base is what the target holds with its checkpoint, a dump that
-is loaded first (`--base`), or nothing, where the lake begins with the source.
+The lake is the incremental backup (MISSION S0-01). The base is one of: the target's present rows and checkpoint, a dump
+that is loaded first (`--base`), or nothing, if the lake holds the source's changes from its very beginning.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ SINK_STAGES = names_of_sink("sql")
 
 
 class RestoreCommand:
-    """Bring the target of a replication to a moment."""
+    """Bring the target of a replication to its state at a commit_ts."""
 
-    help = "bring a database to any landed moment: a dump (or what it holds), then the lake, without the source"
+    help = "bring a database to any landed commit_ts: from a dump (or its present rows) and the lake, without source"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The replication, the base, how far, where Spark runs."""
+        """The replication, the base, how far to go, where Spark runs."""
         add_job(parser)
         parser.add_argument(
             "--into", metavar="FILE", help="TOML whose [target] is restored (default: the replication's)"
@@ -62,14 +62,19 @@ class RestoreCommand:
             "--base-ts",
             type=parse_moment,
             metavar="TS",
-            help="the dump's commit_ts, where its metadata does not say it",
+            help="the dump's commit_ts, if its metadata does not contain it",
         )
         parser.add_argument(
-            "--files", metavar="URI", help="binlog files (of a feed, or of a drainer) in the place of the lake"
+            "--files", metavar="URI", help="use binlog files (of a feed, or of a drainer) instead of the lake"
         )
-        parser.add_argument("--time-zone", metavar="ZONE", help="of TIMESTAMPs in files of a drainer (default: UTC)")
         parser.add_argument(
-            "--to", type=parse_moment, metavar="TS|TIME", help="the moment, inclusive (default: all that has landed)"
+            "--time-zone", metavar="ZONE", help="time zone of TIMESTAMPs in a drainer's files (default: UTC)"
+        )
+        parser.add_argument(
+            "--to",
+            type=parse_moment,
+            metavar="TS|TIME",
+            help="restore up to this commit_ts or time, inclusive (default: all that has landed)",
         )
         add_where(parser, master="local[*]")
         add_output(parser)
@@ -78,7 +83,7 @@ class RestoreCommand:
         """Restore and print what was done."""
         replication = load_replication(args.replication)
         if args.into:
-            # Only where to: what to apply is in the lake of this replication, under its name.
+            # --into names only the target: the changes to apply are in this replication's lake, under its name.
             replication = replication.model_copy(update={"target": load_replication(args.into).target})
         if args.files:
             results = run_and_report(args, lambda: [restore_from_files(replication, args)])
@@ -91,9 +96,10 @@ class RestoreCommand:
 
 
 def restore_from_base(ctx: StageContext, base: str | None, base_ts: int | None, to: int | None) -> list[StageResult]:
-    """As `restore`, behind a dump's folder or the commit_ts in `base`; the last result names tables known in part.
+    """As `restore`, from a base: a dump's folder, or the commit_ts in `base`.
 
-    Raises ConfigError and LostRange before anything is written where base, lake and `to` do not fit each other.
+    The last result names tables whose rows are only partly known. Raises ConfigError and LostRange before anything is
+    written if base, lake and `to` do not fit each other.
     """
     landed = _landed_range(ctx)
     results: list[StageResult] = []
@@ -116,19 +122,20 @@ def restore_from_base(ctx: StageContext, base: str | None, base_ts: int | None, 
 
 
 def restore_from_files(replication: Replication, args: argparse.Namespace) -> StageResult:
-    """As `binlake reparo`, into the target of `replication`, by its table lists. Raises ConfigError for other rules."""
+    """As `binlake reparo`, into the target of `replication`, with its table lists; other rules raise ConfigError."""
     began, target, lists = time.monotonic(), replication.sql_target(), replication.filter
     own = (replication.routes, replication.filters, replication.expression_filter, replication.block_allow_list)
     if any(own) or lists.ignore_txn_commit_ts:
         raise ConfigError(
-            "files hold changes as the source had them, and this replication has rules that files do not go through",
+            "files hold the source's changes as they were, but this replication has rules that a restore from files"
+            " does not apply",
             where={"replication": replication.name},
-            hint="restore from the lake, or by `binlake reparo` without these rules",
+            hint="restore from the lake, or use `binlake reparo`, which does not apply these rules",
         )
     base = args.base or ""
-    place = {"start_tso": int(base) + 1} if base.isdecimal() else {"base": base, "base_ts": args.base_ts or 0}
+    start = {"start_tso": int(base) + 1} if base.isdecimal() else {"base": base, "base_ts": args.base_ts or 0}
     settings = ReparoSettings(
-        data_dir=args.files, **place, stop_tso=args.to or 0, time_zone=args.time_zone or "",
+        data_dir=args.files, **start, stop_tso=args.to or 0, time_zone=args.time_zone or "",
         dest_type=target.db_type, mode=target.mode if target.mode != "ordered" else "auto",
         dest_db=DestDb(host=target.host, port=target.port, user=target.user, password=target.password),
         worker_count=target.worker_count, name=f"restore-{replication.name}"[:64],
@@ -142,9 +149,9 @@ def restore_from_files(replication: Replication, args: argparse.Namespace) -> St
 
 
 def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
-    """Apply what has landed up to exactly `to` (commit_ts; None: all). The results of the stages, at least one.
+    """Apply what has landed up to exactly `to` (commit_ts; None: all). Returns the stages' results, at least one.
 
-    Raises ConfigError for a `to` that has not landed or lies inside a DDL, CheckpointConflict for a target behind it.
+    Raises ConfigError if `to` has not landed or lies inside a DDL, CheckpointConflict if the target is already past it.
     """
     landed = _landed_range(ctx)
     last = landed.hi if to is None else to
@@ -152,9 +159,9 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
         raise ConfigError(
             f"{last} has not landed",
             where={"lake": ctx.paths.root, "landed": landed.window},
-            hint="give a moment of the range that has landed; `binlake window list` shows its windows",
+            hint="give a commit_ts or time within the landed range; `binlake window list` shows its windows",
         )
-    # The lake that it reads is the copy: relay files are the sync's.
+    # The lake is the durable copy, so no relay files are written here; those belong to the scheduled sync.
     ctx = replace(ctx, replication=ctx.replication.model_copy(update={"relay": Relay()}))
     reached = _reached(ctx, Bounds(landed.lo, last))
     if reached == last:
@@ -164,7 +171,10 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
 
 
 def incomplete_tables(ctx: StageContext, commit_ts: int) -> dict[Name, str]:
-    """Tables of which the target has only what the lake saw, but for a base that was there before (R-34): why."""
+    """Tables of which the lake has only later changes, not the rows from before (R-34), with the reason.
+
+    The target is complete for them only if it had those rows already.
+    """
     return dict(Audit(ctx.paths, ctx.rules).incomplete_tables(commit_ts))
 
 
@@ -176,7 +186,7 @@ def _landed_range(ctx: StageContext) -> Bounds:
 
 
 def _reached(ctx: StageContext, bounds: Bounds) -> int:
-    """Where the target is: the lo of the window that it holds open, else its checkpoint. Raises CheckpointConflict."""
+    """The target's position: the lo of its open window, else its checkpoint. Raises CheckpointConflict."""
     position = target_position(ctx, bounds)
     opened = position.window
     if opened is not None and (opened[1] > bounds.hi or opened[0] < bounds.lo):
@@ -184,31 +194,31 @@ def _reached(ctx: StageContext, bounds: Bounds) -> int:
             f"the target holds the window {window_name(*opened)} open, which"
             + (f" ends above {bounds.hi}" if opened[1] > bounds.hi else " is a dump that is being loaded"),
             hint="restore to the end of that window, or further" if opened[1] > bounds.hi
-            else "run restore with the --base that it began with",
+            else "run restore with the --base with which that load was started",
         )  # fmt: skip
     reached = bounds.lo if position.commit_ts is None else position.commit_ts
     if opened is None and reached > bounds.hi:
         raise CheckpointConflict(
-            f"the target is past {bounds.hi} already",
+            f"the target is already past {bounds.hi}",
             where={"commit_ts": reached},
-            hint="a restore goes forward only: take an empty target and a base before that moment",
+            hint="a restore goes forward only: use an empty target and a base from before that commit_ts",
         )
     return opened[0] if opened is not None else reached
 
 
 def _require_in_lake(ctx: StageContext, landed: Bounds, base: int, to: int | None) -> None:
-    """The lake has all behind the base. Raises LostRange, ConfigError."""
+    """Check that the lake has all changes after the base. Raises LostRange, ConfigError."""
     if base < landed.lo:
         raise LostRange(
-            f"the lake begins at {landed.lo}, behind the base: changes between them are in neither",
+            f"the lake begins at {landed.lo}, after the base: the changes between are in neither",
             where={"base": base, "lake": ctx.paths.root},
-            hint="take a newer dump, or files of that range (`binlake reparo`)",
+            hint="use a newer dump, or binlog files of that range (`binlake reparo`)",
         )
     if base > (landed.hi if to is None else to):
         raise ConfigError(
-            "the base is newer than what it is to be restored to",
+            "the base is newer than the commit_ts to restore to",
             where={"base": base, "to": landed.hi if to is None else to},
-            hint="take an older dump; a restore goes forward only",
+            hint="use an older dump; a restore goes forward only",
         )
     for lo, hi in ctx.windows.landed((base - 1, base + 1)):
         if lo < base < hi:

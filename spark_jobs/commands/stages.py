@@ -1,4 +1,4 @@
-"""`binlake stage` and `binlake window`: the stages of a window without Airflow."""
+"""`binlake stage` and `binlake window`: run the stages of a window without Airflow."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def _list(args: argparse.Namespace) -> None:
     for event in events:
         time = tso.to_datetime(event["hi"]).strftime("%Y-%m-%d %H:%M:%S")
         rows.append([task_name(event["stage"], event["sink"]), event["state"], str(event["lo"]), str(event["hi"]), time,
-                     f"{event['rows']:,}", f"{event['seconds']:.2f}", _why(event)])  # fmt: skip
+                     f"{event['rows']:,}", f"{event['seconds']:.2f}", _describe_cause(event)])  # fmt: skip
     columns = ("stage", "state", "lo", "hi", "commit time", "rows", "seconds", "blocked by, or what failed")
     print_table(columns, rows, whole=("lo", "hi"))
 
 
-def _why(event: EventRow) -> str:
+def _describe_cause(event: EventRow) -> str:
     if event["stage"] == FAILURE:
         return str(Failure.of(event))
     if event["stage"] == feed_state.STAGE:
@@ -90,12 +90,12 @@ def _why(event: EventRow) -> str:
 
 
 def _of_sink(events: Sequence[EventRow], sink: str, known: Collection[str]) -> list[EventRow]:
-    """The events of `sink`, which may be one that the replication had. Raises ConfigError for a name never used."""
-    found = [event for event in events if event["sink"] == sink]
-    if not found and sink not in known:
+    """The events of `sink`, which may be a former sink. Raises ConfigError for a name that was never used."""
+    of_sink = [event for event in events if event["sink"] == sink]
+    if not of_sink and sink not in known:
         used = sorted({*known, *(event["sink"] for event in events if event["sink"])})
         raise ConfigError("there is no such sink", where={"sink": sink}, hint=f"use one of {', '.join(used)}")
-    return found
+    return of_sink
 
 
 def _local_by_default(args: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
-"""`binlake table`: tables set aside, so that one that cannot be applied does not stop the others; without Spark.
+"""`binlake table`: set a table aside that cannot be applied, so that it does not stop the others; without Spark.
 
-`aside` takes effect with the next finalize, inside an open window too; `back` ends it where the table is the source's.
+`aside` takes effect with the next finalize, even inside an open window; `back` compares and repairs the table, then
+applies its changes again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from spark_jobs.job.results import StageResult
 
 
 class TableCommand:
-    """List the tables that are set aside, set tables aside, bring one back."""
+    """List the tables that are set aside, set tables aside, bring a table back."""
 
     help = "set aside a table that cannot be applied, so that the others continue; list such tables; bring one back"
 
@@ -55,16 +56,17 @@ class TableCommand:
         back.add_argument(
             "--rows-are-there",
             action="store_true",
-            help="for a table that the lake knows only in part: confirm that its rows without changes since are right",
+            help="for a table whose rows the lake knows only in part: confirm that the rows without later changes are"
+            " right",
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it and print it. `list`: 3 when no table is set aside."""
+        """Run the action and print its result. `list` returns 3 if no table is set aside."""
         replication = load_replication(args.replication)
         if args.action == "list":
-            found = read_tables_aside(replication, cluster_of(WindowLog(LakePaths.of(replication))))
-            print(json.dumps([one.to_dict() for one in found])) if args.output == "json" else _show(found)
-            return 0 if found else 3
+            tables = read_tables_aside(replication, cluster_of(WindowLog(LakePaths.of(replication))))
+            print(json.dumps([table.to_dict() for table in tables])) if args.output == "json" else _show(tables)
+            return 0 if tables else 3
         act = {"aside": lambda: put_aside(replication, args), "back": lambda: [_bring_back(replication, args)]}[
             args.action
         ]
@@ -73,7 +75,7 @@ class TableCommand:
 
 
 def put_aside(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
-    """Set the tables of `args` aside; a result of each."""
+    """Set the tables of `args` aside; returns a result for each."""
     windows, target = WindowLog(LakePaths.of(replication)), replication.sql_target()
     cluster_id, landed = cluster_of(windows), windows.landed_range()
     start = landed[0] if landed is not None else 0
@@ -81,43 +83,43 @@ def put_aside(replication: Replication, args: argparse.Namespace) -> list[StageR
         replication, args.table, start, read_checkpoint_ts(replication, cluster_id), windows.landed_ts() or start
     )
     reason = args.reason or "commanded"
-    found = set_aside(target, cluster_id, replication.name, names, reason, start)
-    record_set_aside(windows, 0, [one.to_dict() for one in found], args.run_id or f"aside-{uuid.uuid4().hex[:12]}")
-    return [StageResult("aside", "set-aside", one.since, one.since, detail=_detail(one)) for one in found]
+    tables = set_aside(target, cluster_id, replication.name, names, reason, start)
+    record_set_aside(windows, 0, [table.to_dict() for table in tables], args.run_id or f"aside-{uuid.uuid4().hex[:12]}")
+    return [StageResult("aside", "set-aside", table.since, table.since, detail=_detail(table)) for table in tables]
 
 
 def _names_as_defined(replication: Replication, tables: Sequence[str], *moments: int | None) -> list[Name]:
-    """The names as the definitions spell them at one of `moments`. Raises ConfigError for one that is in none."""
+    """The names as the definitions at one of `moments` spell them. Raises ConfigError for a name in none of them."""
     paths, naming = LakePaths.of(replication), Naming(Rules.of(replication))
     known = [target_tables_at(paths, naming, ts) for ts in moments if ts is not None]
-    found: list[Name] = []
+    names: list[Name] = []
     for text in tables:
         db, _, name = text.partition(".")
         definition = next((there for one in known if (there := one.find(db, name)) is not None), None)
         if definition is None:
             raise ConfigError(f"the replication has no table {text}", hint="use the name at the target: db.table")
-        found.append((definition.db, definition.name))
-    return found
+        names.append((definition.db, definition.name))
+    return names
 
 
 def _bring_back(replication: Replication, args: argparse.Namespace) -> StageResult:
     db, _, name = args.table.partition(".")
-    found, done = bring_table_back(replication, (db, name), rows_are_there=args.rows_are_there, wait_s=args.wait)
-    detail = {"table": f"{found.db}.{found.table}", "keys": done.keys, "different": done.different}
+    table, done = bring_table_back(replication, (db, name), rows_are_there=args.rows_are_there, wait_s=args.wait)
+    detail = {"table": f"{table.db}.{table.table}", "keys": done.keys, "different": done.different}
     detail |= {"rows_are_there": args.rows_are_there}
     run_id = args.run_id or f"back-{uuid.uuid4().hex[:12]}"
-    record_return(WindowLog(LakePaths.of(replication)), found.since, done.commit_ts, done.rows, run_id, detail)
-    result = StageResult("aside", "back", found.since, done.commit_ts, done.rows, detail=detail)
+    record_return(WindowLog(LakePaths.of(replication)), table.since, done.commit_ts, done.rows, run_id, detail)
+    result = StageResult("aside", "back", table.since, done.commit_ts, done.rows, detail=detail)
     return replace(result, detail=detail | repair_lineage(done))
 
 
-def _detail(one: AsideTable) -> dict[str, object]:
-    return {**one.to_dict(), "reason": f"{one.db}.{one.table}: {one.reason}"}
+def _detail(table: AsideTable) -> dict[str, object]:
+    return {**table.to_dict(), "reason": f"{table.db}.{table.table}: {table.reason}"}
 
 
-def _show(found: Sequence[AsideTable]) -> None:
-    if not found:
+def _show(tables: Sequence[AsideTable]) -> None:
+    if not tables:
         print("no table is set aside")
         return
-    for one in found:
-        print(f"{one.db}.{one.table}  since {one.since}, by {one.by} at {one.at} UTC: {one.reason}")
+    for table in tables:
+        print(f"{table.db}.{table.table}  since {table.since}, by {table.by} at {table.at} UTC: {table.reason}")

@@ -1,4 +1,4 @@
-"""`binlake validation`: what continuous validation found, and what a person says of it (DM's `validation` commands)."""
+"""`binlake validation`: show the errors of continuous validation and mark them, as DM's `validation` commands do."""
 
 from __future__ import annotations
 
@@ -39,20 +39,22 @@ class ValidationCommand:
         actions = parser.add_subparsers(dest="action", required=True)
         status = actions.add_parser("status", help="how far validation is, and how many rows differ or wait")
         show = actions.add_parser("show", help="list the errors")
-        show.add_argument("--status", choices=tuple(_SHOWN), default="new", help="those in this state (default: new)")
-        ignore = actions.add_parser("ignore", help="do not count these errors any more, whatever the rows are")
-        resolve = actions.add_parser("resolve", help="these errors are settled: they come again if the rows differ")
+        show.add_argument("--status", choices=tuple(_SHOWN), default="new", help="only this status (default: new)")
+        ignore = actions.add_parser("ignore", help="never count these errors again, even if the rows still differ")
+        resolve = actions.add_parser("resolve", help="mark these errors as settled; they return if the rows differ")
         clear = actions.add_parser("clear", help="remove errors from the ledger")
         for each in (ignore, resolve, clear):
             which = each.add_mutually_exclusive_group(required=True)
             which.add_argument("--error", type=int, action="append", metavar="NUMBER", help="its number (repeatable)")
-            which.add_argument("--all", action="store_true", help="all that are new; clear: all that are not")
+            which.add_argument(
+                "--all", action="store_true", help="all new errors; with clear: all errors that are not new"
+            )
         for each in (status, show, ignore, resolve, clear):
             each.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
             add_output(each)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Show, or change the ledger. Raises ConfigError, LeaseHeld while a run of validation is at work."""
+        """Show the ledger, or change it. Raises ConfigError, LeaseHeld while a validation run is working."""
         replication = load_replication(args.replication)
         if args.action == "status":
             _show_status(replication, args.output)
@@ -64,7 +66,7 @@ class ValidationCommand:
 
 
 def change_errors(replication: Replication, action: str, numbers: Sequence[int] | None) -> list[Entry]:
-    """Ignore, resolve or clear errors, by number or (None) all; those that it was done to. Raises ConfigError."""
+    """Ignore, resolve or clear errors, by number or (None) all; returns the changed ones. Raises ConfigError."""
     paths = LakePaths.of(replication)
     if not WindowLog(paths).exists():
         raise ConfigError("the lake is empty", hint="run the replication's first window")
@@ -80,7 +82,7 @@ def change_errors(replication: Replication, action: str, numbers: Sequence[int] 
 
 
 def _record(windows: WindowLog, ledger: Ledger, action: str, changed: Sequence[Entry]) -> None:
-    """What a person said of errors is an event: nothing leaves the ledger unseen."""
+    """Record a manual change of errors as an event, so that no error leaves the ledger without a trace."""
     reached = windows.greatest_hi(STAGE) or 0
     detail = {
         "numbers": [entry.number for entry in changed], "pending": ledger.count("pending"),
@@ -95,7 +97,7 @@ def _record(windows: WindowLog, ledger: Ledger, action: str, changed: Sequence[E
 
 
 def status_of(replication: Replication) -> dict[str, Any]:
-    """How the last run went, and what is in the ledger."""
+    """The outcome of the last run, and the counts of the ledger."""
     paths = LakePaths.of(replication)
     ledger = Ledger(paths)
     last = WindowLog(paths).last_events((STAGE,), 1)
@@ -143,7 +145,7 @@ def _show_errors(entries: Sequence[Entry], output: str) -> None:
 
 
 def error_view(entry: Entry, *, clear: bool) -> dict[str, Any]:
-    """An entry for people and JSON; `clear`: with the row's key and values, else with a mark of the key alone."""
+    """An entry for text and JSON output; `clear`: with the row's key and values, else only with a hash of the key."""
     view: dict[str, Any] = {
         "number": entry.number, "status": entry.status, "against": entry.against, "table": f"{entry.db}.{entry.table}",
         "key": entry.key if clear else key_in_log(entry.key), "kind": entry.kind, "columns": list(entry.differing),

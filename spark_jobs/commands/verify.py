@@ -1,7 +1,7 @@
-"""`binlake verify` and `binlake repair`: is the target right at its checkpoint, and making it right; without Spark.
+"""`binlake verify` and `binlake repair`: check the target at its checkpoint, and correct it; without Spark.
 
 Exit status of verify: 0 equal (or made equal by --fix), 4 different, 3 equal as far as the lake knows the tables, 1 an
-error, which says whether to try again.
+error, which says whether to retry.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class VerifyCommand:
         add_job(parser)
         add_output(parser)
         parser.add_argument("--against", choices=("lake", "source"), default="lake")
-        parser.add_argument("--table", action="append", default=[], metavar="DB.TABLE", help="only this (repeatable)")
+        parser.add_argument(
+            "--table", action="append", default=[], metavar="DB.TABLE", help="compare only this table (repeatable)"
+        )
         parser.add_argument(
             "--sample", type=float, default=1.0, help="share of the chunks to compare; the next run takes others"
         )
@@ -67,7 +69,7 @@ class VerifyCommand:
         )
         parser.add_argument("--fresh", action="store_true", help="compare again what an unfinished run found equal")
         parser.add_argument(
-            "--source-stands-still", action="store_true", help="promise that nothing writes to the source meanwhile"
+            "--source-stands-still", action="store_true", help="state that nothing writes to the source meanwhile"
         )
         parser.add_argument(
             "--fix-file", type=Path, metavar="FILE", help="write SQL that removes the differences to this file"
@@ -75,7 +77,7 @@ class VerifyCommand:
         parser.add_argument("--fix", action="store_true", help="remove the differences now, under the target's lease")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Verify, and fix when asked."""
+        """Verify, and with --fix repair."""
         replication = load_replication(args.replication)
         options = VerifyOptions(
             args.against, tuple(args.table), args.chunk_rows, args.sample, args.rows_per_second, args.max_differences,
@@ -115,34 +117,36 @@ class RepairCommand:
 def run_verify(
     replication: Replication, options: VerifyOptions, run_id: str, fix_file: Path | None, fix: bool, lines: list[str]
 ) -> list[StageResult]:
-    """The result of verify, and of the repair when `fix` and there was something; `lines` for people are added."""
+    """The result of verify and, if `fix` is set and rows differ, of the repair. Adds the text output to `lines`."""
     run_id = run_id or f"verify-{uuid.uuid4().hex[:12]}"
-    found = verify(replication, options)
-    result = _result(found)
-    # A task's output is a log.
+    verification = verify(replication, options)
+    result = _result(verification)
+    # A task's output goes to a log, so row values are left out there.
     clear = are_row_values_shown() or sys.stdout.isatty()
-    lines += [str(one) if clear else one.without_values() for one in found.differences[:_SHOWN]]
-    lines += _rest_text(found)
-    lines += [text for table in found.tables for text in table.structure]
-    lines += [f"{table.db}.{table.table}: not compared: {table.inexact}" for table in found.tables if table.inexact]
+    listed = verification.differences[:_SHOWN]
+    lines += [str(difference) if clear else difference.without_values() for difference in listed]
+    lines += _rest_text(verification)
+    lines += [text for table in verification.tables for text in table.structure]
+    inexact = [table for table in verification.tables if table.inexact]
+    lines += [f"{table.db}.{table.table}: not compared: {table.inexact}" for table in inexact]
     record_result(replication, result, run_id)
-    result = replace(result, detail={**result.detail, **lineage_of(read=map(_compared, found.read))})
-    if fix_file is not None and found.differences:
-        write_fixes(replication, found, fix_file)
+    result = replace(result, detail={**result.detail, **lineage_of(read=map(_compared, verification.read))})
+    if fix_file is not None and verification.differences:
+        write_fixes(replication, verification, fix_file)
         lines.append(f"fixes: {fix_file}")
-    if not (fix and found.differences):
+    if not (fix and verification.differences):
         return [result]
-    return [result, _run_fix(replication, found, run_id, options.wait_s)]
+    return [result, _run_fix(replication, verification, run_id, options.wait_s)]
 
 
-def write_fixes(replication: Replication, found: Verification, path: Path) -> FixFile:
-    """Write the statements that end the differences that were listed."""
+def write_fixes(replication: Replication, verification: Verification, path: Path) -> FixFile:
+    """Write the statements that remove the listed differences."""
     target = replication.sql_target()
     with closing(Session(target)) as session:
         limits = BatchLimits.of(target.batch_rows, session.max_packet())
-    tables = tables_at(replication, LakePaths.of(replication), found.commit_ts)
-    batches = fix_batches([one.expected for one in tables], found.differences, target.db_type, limits)
-    file = FixFile(replication.name, found.commit_ts, tuple(batches))
+    tables = tables_at(replication, LakePaths.of(replication), verification.commit_ts)
+    batches = fix_batches([table.expected for table in tables], verification.differences, target.db_type, limits)
+    file = FixFile(replication.name, verification.commit_ts, tuple(batches))
     file.write(path)
     return file
 
@@ -156,7 +160,7 @@ def record_repair(replication: Replication, done: Repaired, run_id: str, stage: 
 
 
 def repair_lineage(done: Repaired) -> dict[str, Any]:
-    """The lineage of a repair: the tables that it wrote, and all that it compared with the lake."""
+    """The lineage of a repair: the tables it wrote, and all tables it compared with the lake."""
     return lineage_of(
         wrote=(describe_table(done.looked[name]) for name in sorted(done.written)),
         read=(LineageTable(Table(*name)) for name in sorted(done.looked)),
@@ -172,10 +176,10 @@ def record_result(replication: Replication, result: StageResult, run_id: str) ->
     WindowLog(LakePaths.of(replication)).record(event)
 
 
-def _run_fix(replication: Replication, found: Verification, run_id: str, wait_s: float) -> StageResult:
-    tables = tables_at(replication, LakePaths.of(replication), found.commit_ts)
+def _run_fix(replication: Replication, verification: Verification, run_id: str, wait_s: float) -> StageResult:
+    tables = tables_at(replication, LakePaths.of(replication), verification.commit_ts)
     with hold_target(replication, wait_s) as target:
-        done = repair_keys(replication, keys_of(found.differences, tables), target)
+        done = repair_keys(replication, keys_of(verification.differences, tables), target)
     return record_repair(replication, done, run_id)
 
 
@@ -185,41 +189,42 @@ def _from_file(replication: Replication, path: Path, run_id: str) -> StageResult
     return record_repair(replication, done, run_id or f"repair-{uuid.uuid4().hex[:12]}")
 
 
-def _result(found: Verification) -> StageResult:
-    sums = {name: sum(getattr(table, name) for table in found.tables) for name in _SUMS}
+def _result(verification: Verification) -> StageResult:
+    sums = {name: sum(getattr(table, name) for table in verification.tables) for name in _SUMS}
     detail = {
-        "against": found.against,
-        "every": found.every,
-        "turn": found.turn,
-        "tables": len(found.tables),
+        "against": verification.against,
+        "every": verification.every,
+        "turn": verification.turn,
+        "tables": len(verification.tables),
         **sums,
-        "unequal": [table.to_dict() for table in found.tables if not table.equal][:_SHOWN],
-        "inexact": {f"{table.db}.{table.table}": table.inexact for table in found.tables if table.inexact},
-        "differences": [one.to_dict() for one in found.differences[:_SHOWN]],
-        "listed": len(found.differences),
-        "listed_all": found.listed_all,
+        "unequal": [table.to_dict() for table in verification.tables if not table.equal][:_SHOWN],
+        "inexact": {f"{table.db}.{table.table}": table.inexact for table in verification.tables if table.inexact},
+        "differences": [difference.to_dict() for difference in verification.differences[:_SHOWN]],
+        "listed": len(verification.differences),
+        "listed_all": verification.listed_all,
     }
-    state = "different" if not found.equal else "equal" if found.whole else "partial"
-    ts = found.commit_ts
-    return StageResult("verify", state, ts, ts, found.rows, found.seconds, detail=detail)
+    state = "different" if not verification.equal else "equal" if verification.whole else "partial"
+    ts = verification.commit_ts
+    return StageResult("verify", state, ts, ts, verification.rows, verification.seconds, detail=detail)
 
 
-def _compared(one: VerifiedTable) -> LineageTable:
-    return LineageTable(Table(*one.name), (), [Table(*name) for name in one.sources])
+def _compared(table: VerifiedTable) -> LineageTable:
+    return LineageTable(Table(*table.name), (), [Table(*name) for name in table.sources])
 
 
 def _is_all_listed(result: StageResult) -> bool:
-    """True when every difference was listed, and none is of a definition."""
+    """True when every difference was listed, and no table definition differs."""
     detail = result.detail
     structure = any(table["structure"] for table in detail["unequal"])
     return bool(detail["listed_all"]) and not detail["unlisted"] and not structure
 
 
-def _rest_text(found: Verification) -> list[str]:
+def _rest_text(verification: Verification) -> list[str]:
     missing, extra, different, unlisted = (
-        sum(getattr(table, name) for table in found.tables) for name in ("missing", "extra", "different", "unlisted")
+        sum(getattr(table, name) for table in verification.tables)
+        for name in ("missing", "extra", "different", "unlisted")
     )
-    if found.equal:
+    if verification.equal:
         return []
-    told = f"{missing} rows missing, {extra} only on the target, {different} different"
-    return [told + (f"; {unlisted} rows in differing chunks were not compared one by one" if unlisted else "")]
+    summary = f"{missing} rows missing, {extra} only on the target, {different} different"
+    return [summary + (f"; {unlisted} rows in differing chunks were not compared one by one" if unlisted else "")]

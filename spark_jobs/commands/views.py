@@ -1,7 +1,7 @@
-"""The audit's questions in Spark SQL: views over the lake, and the text of a table as of a moment.
+"""The audit's queries in Spark SQL: views over the lake, and a query for a table as of a commit_ts.
 
-The views are plain (`sql/audit_*.sql`): a query names table, key or commit_ts, and files without them are
-passed over by their statistics.
+The views are plain (`sql/audit_*.sql`): a query filters on table, key or commit_ts, and Delta skips files without
+matches by their statistics.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VIEWS = {
     "binlake_transaction": "audit_transaction",
     "binlake_passage": "audit_passage",
 }
-"""View -> the file of `sql/` with its query."""
+"""View -> the file in `sql/` with its query."""
 
 _TYPES = {
     pa.int32(): "INT",
@@ -47,32 +47,32 @@ def create_views(paths: LakePaths) -> list[str]:
 
 
 def register(spark: SparkSession, paths: LakePaths) -> None:
-    """Make the audit views in this session."""
+    """Create the audit views in this session."""
     for text in create_views(paths):
         spark.sql(text)
 
 
 def table_sql(paths: LakePaths, db: str, table: str, ts: int | None = None, rules: Rules | None = None) -> str:
-    """A query for the table as of the commit_ts `ts` (None: the end of the lake), typed as its mirror is.
+    """A query for the table as of the commit_ts `ts` (None: the end of the lake), with the column types of its mirror.
 
-    Raises LostRange, SchemaError as Audit.table_as_of, ConfigError for a table without a key.
+    Raises LostRange and SchemaError as Audit.table_as_of, ConfigError for a table without a key.
     """
     audit = Audit(paths, rules)
     ts = audit.merged_range()[1] if ts is None else ts
     definition = audit.definition_at(db, table, ts)
     if definition.identity().kind == "row":
         raise ConfigError(
-            "equal rows of a table without a key cannot be listed as a view",
+            "a query cannot list the rows of a table without a key, which may be equal",
             where={"table": f"{db}.{table}"},
-            hint="ask `binlake audit table`",
+            hint="use `binlake audit table`",
         )
     base = audit.base_version(definition.db, definition.name, ts)
     parts = [_changed_rows_sql(definition)]
     if base.delta_version >= 0:
         parts.insert(0, _unchanged_rows_sql(definition, paths, base.delta_version))
-    told = f"-- inexact: {base.inexact}\n" if base.inexact else ""
+    remark = f"-- inexact: {base.inexact}\n" if base.inexact else ""
     return (
-        f"{told}WITH later AS ({_net_changes_sql(definition, paths, audit.base_end_ts(base), ts)})\n"
+        f"{remark}WITH later AS ({_net_changes_sql(definition, paths, audit.base_end_ts(base), ts)})\n"
         + "\nUNION ALL\n".join(parts)
     )
 
@@ -102,7 +102,7 @@ def _changed_rows_sql(definition: TableDef) -> str:
 
 
 def _typed_column_sql(column: Any) -> str:
-    """The text of a column's image as the mirror's type; NULL where that cannot hold it, as in the mirror."""
+    """SQL that casts a column's image to the mirror's type; NULL if that type cannot hold it, as in the mirror."""
     text, kind = f"image[{_quoted(column.name)}]", arrow_type(column)
     if pa.types.is_string(kind):
         return text

@@ -1,7 +1,7 @@
-"""How the target's tables differ from the source's, asked once a window: when compact derives it at the target's lo.
+"""How the target's tables differ from the source's: read once a window, when compact derives it with the target at lo.
 
-Later stages, and every rerun of a window that is open or passed, take what compact sealed: in the middle of a window
-its own DDL has run on a part of the target only.
+Later stages, and every rerun of a window that is open or passed, use what compact sealed: in the middle of a window its
+DDL has run only on a part of the target.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from spark_jobs.tables.sinks import SinkWindow
 
 
 def read_shapes(target: Target, window: SinkWindow, touched: Iterable[Name]) -> Shapes:
-    """The shapes that the tables `touched` by rows or DDL of the window have at the target now: at its lo."""
+    """The present shapes at the target (which is at the window's lo) of tables that the window's rows or DDL touch."""
     if not may_differ(target):
         return Shapes()
     ddls = {(table.db, table.name) for ddl in window.cuts for table in ddl.before.tables}
-    found = (window.definitions.at(*name, window.bounds.lo) for name in sorted({*touched, *ddls}))
-    wanted = [t for t in found if t is not None and (target.sync_mode == 2 or _is_preserved(target, t))]
+    at_lo = (window.definitions.at(*name, window.bounds.lo) for name in sorted({*touched, *ddls}))
+    wanted = [t for t in at_lo if t is not None and (target.sync_mode == 2 or _is_preserved(target, t))]
     return Shapes(_read(target, wanted))
 
 
 def may_differ(target: Target) -> bool:
-    """True when the configuration lets a table of the target have another shape."""
+    """True when the configuration allows a table of the target to have another shape."""
     return target.sync_mode == 2 or any(option.preserve for option in target.tables)
 
 

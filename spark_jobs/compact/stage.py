@@ -1,7 +1,7 @@
 """compact: the net change of each key and segment for the SQL sink; it also decides the sink's window.
 
-A pure function of merged windows: rerun at any time, it writes the same rows to the same place. The window that the
-target holds open is pinned (hazards R-16); else it starts at the checkpoint and ends at a landed window's end.
+It is a pure function of merged windows: a rerun at any time writes the same rows again. The window that the target
+holds open is pinned (hazards R-16). Otherwise the window starts at the checkpoint and ends where a landed window ends.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
 
 
 def position_after(ctx: StageContext, window: Bounds) -> Position | None:
-    """The target's position once `window` is applied; None where that is not the target's next one.
+    """The target's position once `window` is applied; None if `window` is not the target's next one.
 
     Raises CheckpointConflict, TargetUnavailable.
     """
@@ -69,13 +69,13 @@ def position_after(ctx: StageContext, window: Bounds) -> Position | None:
 
 
 def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> StageResult:
-    """Derive `change` of a window for a target that will be at `position`, without asking it; `run` takes the result.
+    """Derive `change` of a window for a target that will be at `position`, without asking it; `run` uses the result.
 
     Raises CannotDeriveAhead, and as `run`.
     """
     target = ctx.replication.sql_target()
     if may_differ(target):
-        raise CannotDeriveAhead("its tables may differ from the source's")
+        raise CannotDeriveAhead("the target's tables may differ from the source's")
     result = _derive_window(ctx, bounds, target, position, is_ahead=True)
     ctx.handover.put_ahead("compact", bounds, position, result)
     return result
@@ -102,18 +102,18 @@ def _derive_window(
             ctx, wanted, window.segments.starts, *given, placed=mutated is not None and mutated.placed
         )
         named = {place.name for place in places}
-        # Whatever the configuration says by now: a window that is open or passed was sealed with its shapes.
+        # The configuration may have changed since: a window that is open or passed keeps the shapes it was sealed with.
         shapes = read_shapes(target, window, named) if is_next else _read_sealed_shapes(ctx, wanted, target, earlier)
         window = window.with_shapes(shapes)
         derived = places if mutated else []
         if pinned is not None:
             require_pinned_cuts(pinned, window.segments.starts)
         strict = merged.whole and target.impossible_changes == "fail"
-        # What finalize passes over need not be possible: of a table that is set aside it writes nothing.
+        # Finalize writes nothing of a table that is set aside, so contradictory changes of it do no harm.
         applied = [place for place in derived if not is_aside(position.aside, place.name)]
         shared = shared_tables(ctx, window, {place.name for place in applied})
         if shared and is_ahead:
-            raise CannotDeriveAhead("the target says which keys of a shared table it has")
+            raise CannotDeriveAhead("the target must be asked which keys of a shared table it has")
         shared_places = [place for place in applied if place.name in shared]
         unknown = _require_own_keys(ctx, window, shared_places, mutated, position, strict=strict)
         rows = _write(ctx, window, _TouchedTables(mutated, derived, applied if strict else []), pinned)
@@ -130,12 +130,12 @@ def _derive_window(
     event = WindowEvent("compact", wanted.lo, wanted.hi, "done", rows, seconds, ctx.run_id, "sql", detail=detail)
     ctx.windows.record(replace(event, manifest=sealed.to_json()))
     ctx.handover.put_compacted(sealed)
-    # For those that wait for a table; not written to the lake.
+    # `changed` is for listeners that wait for a table; it is not written to the lake.
     return StageResult("compact", "done", wanted.lo, wanted.hi, rows, seconds, "", detail | {"changed": changed})
 
 
 def _read_sealed_shapes(ctx: StageContext, bounds: Bounds, target: Target, earlier: CompactManifest | None) -> Shapes:
-    """The shapes that a window which is open or passed was sealed with. Raises DamagedManifest."""
+    """The shapes with which an open or passed window was sealed. Raises DamagedManifest."""
     if earlier is not None:
         return earlier.shapes
     if may_differ(target) and was_derived(ctx, bounds):
@@ -148,10 +148,10 @@ def _read_sealed_shapes(ctx: StageContext, bounds: Bounds, target: Target, earli
 
 
 def _require_as_pinned(pinned: ApplyManifest, sealed: CompactManifest) -> CompactManifest:
-    """`sealed`, if the statements that the target holds open rest on it. Raises ImmutableWindow."""
+    """`sealed`, if the window that the target holds open was derived from it. Raises ImmutableWindow."""
     if pinned.compact and pinned.compact != sealed.digest():
         raise ImmutableWindow(
-            "this window is open at the target, and compact would seal another manifest than the open one refers to",
+            "this window is open at the target, but compact would seal a different manifest from the one it refers to",
             where={"window": pinned.window, "pinned": pinned.compact},
             hint="restore the lake's table `window` by Delta time travel, or run the version that sealed it",
         )
@@ -160,7 +160,7 @@ def _require_as_pinned(pinned: ApplyManifest, sealed: CompactManifest) -> Compac
 
 @dataclass(frozen=True)
 class _TouchedTables:
-    """Where rows change, and those of it (`required`) where changes that contradict each other stop the window."""
+    """The tables whose rows change, and those of them (`required`) where contradictory changes stop the window."""
 
     mutated: WindowChanges | None
     all: list[SegmentTable]
@@ -176,7 +176,7 @@ def _require_own_keys(
     *,
     strict: bool,
 ) -> int:
-    """As `require_own_keys`, of `places` whose table several of the source share."""
+    """As `require_own_keys`, for `places` whose table several source tables share."""
     if not places or mutated is None:
         return 0
     arrivals = key_arrivals(mutated.rows, _cells(window, places), mutated.count)
@@ -184,7 +184,7 @@ def _require_own_keys(
 
 
 def _write(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, pinned: ApplyManifest | None) -> int:
-    """The rows of `change` in the lake; what is pinned is there already, or comes out the same."""
+    """Write the rows of `change` to the lake. If they are pinned, they are there already or must come out the same."""
     bounds, names = window.bounds, CHANGE.column_names()
     if pinned is not None:
         digest, rows = digest_of(rows_of_window(ctx, CHANGE, bounds), names)
@@ -195,23 +195,23 @@ def _write(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, pinned
             require_pinned(CHANGE.name, bounds, pinned.change, NO_ROWS)
         clear_rows(ctx.rows_to_write, ctx.paths, CHANGE, window_predicate(bounds), commit_note(ctx, "compact", bounds))
         return 0
-    found = _derive(ctx, window, tables, tables.mutated)
+    changes = _derive(ctx, window, tables, tables.mutated)
     if pinned is not None:
-        require_pinned(CHANGE.name, bounds, pinned.change, digest_of(found, names)[0])
-    rows = overwrite(found, ctx.paths, CHANGE, window_predicate(bounds), commit_note(ctx, "compact", bounds))
-    if isinstance(found, pa.Table):
-        ctx.handover.put(CHANGE, bounds, found)
+        require_pinned(CHANGE.name, bounds, pinned.change, digest_of(changes, names)[0])
+    rows = overwrite(changes, ctx.paths, CHANGE, window_predicate(bounds), commit_note(ctx, "compact", bounds))
+    if isinstance(changes, pa.Table):
+        ctx.handover.put(CHANGE, bounds, changes)
     return rows
 
 
 def _derive(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, mutated: WindowChanges) -> Rows:
     """Rows of `change`."""
     cells, strict = (_cells(window, part) for part in (tables.all, tables.required))
-    found = net_changes(mutated.rows, cells, mutated.count, routed=bool(ctx.rules.routes), strict=strict)
-    if isinstance(found, pa.Table):
-        own = pa.repeat(window.bounds.window, found.num_rows)
-        return found.append_column(Change.WINDOW, own).select(CHANGE.column_names())
-    return found.withColumn(Change.WINDOW, F.lit(window.bounds.window))
+    changes = net_changes(mutated.rows, cells, mutated.count, routed=bool(ctx.rules.routes), strict=strict)
+    if isinstance(changes, pa.Table):
+        own = pa.repeat(window.bounds.window, changes.num_rows)
+        return changes.append_column(Change.WINDOW, own).select(CHANGE.column_names())
+    return changes.withColumn(Change.WINDOW, F.lit(window.bounds.window))
 
 
 def _cells(window: SinkWindow, places: list[SegmentTable]) -> list[Cell]:
@@ -219,7 +219,7 @@ def _cells(window: SinkWindow, places: list[SegmentTable]) -> list[Cell]:
 
 
 def _window(ctx: StageContext, bounds: Bounds, position: Position, target: Target) -> Bounds | None:
-    """The sink's window for the landed window `bounds`; None when the target has passed it without our doing."""
+    """The sink's window for the landed window `bounds`; None if the target is past it without a sealed window."""
     if position.window is not None and position.window[0] < bounds.hi:
         return Bounds(*position.window)
     lo = next_start(ctx, position)
@@ -230,12 +230,15 @@ def _window(ctx: StageContext, bounds: Bounds, position: Position, target: Targe
 
 
 def _find_end(ctx: StageContext, lo: int, hi: int, most: int) -> int:
-    """The next stop point, else the last landed window that `most` rows of a segment surely hold, one at least."""
+    """The next stop point, else the end of the last landed window up to which a segment has at most `most` rows.
+
+    At least one landed window is taken.
+    """
     end, rows = hi, 0
     due = ctx.windows.landed((lo, hi))
     counts = merged_row_counts(ctx, lo, hi) if len(due) > 1 else {}
     for landed in due:
-        # An update that moves its key is two rows.
+        # An update that changes the key counts as two rows.
         rows += 2 * counts.get(landed, 0)
         if rows > most and landed != due[0]:
             break

@@ -1,1 +1,1 @@
-"""The stage convert: SQL of the target."""
+"""The stage convert: SQL for the target."""

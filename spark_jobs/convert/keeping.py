@@ -1,7 +1,7 @@
-"""Rows of tables with columns of the target's own: which are rewritten, and whose values they get (hazards R-12).
+"""Rows of tables that have extra columns at the target: which rows are rewritten, and whose values they get (R-12).
 
-A table with one unique key is written in place, but for rows whose key is another row's former one; with more unique
-keys every row is rewritten. The origin of a row is in `mutation`: net changes do not distinguish moves from new rows.
+A table with one unique key is written in place, except rows that take another row's former key. With more unique keys
+every row is rewritten. The origin of a row comes from `mutation`: net changes do not distinguish moves from new rows.
 """
 
 from __future__ import annotations
@@ -40,54 +40,55 @@ PLACE_OF_KEY = (Change.SEGMENT, Change.DB, Change.TABLE)
 def add_origins(
     ctx: StageContext, window: SinkWindow, rows: Rows, tables: Mapping[SegmentTable, TableDef], schema: str
 ) -> Rows:
-    """`rows` (placed, of `schema`) with `anew` and `origin`; those rewritten that had values once are also in KEEP
-    and RESTORE too. `tables`: definitions by place.
+    """`rows` (with chunk keys, of `schema`) with the columns `anew` and `origin`.
+
+    Rewritten rows that had values before also appear in the phases KEEP and RESTORE. `tables`: definitions by place.
     """
-    kept = {place: table for place, table in tables.items() if table.kept}
-    cells = [cell_of(window.definitions, window.segments, place) for place in kept]
+    extended = {place: table for place, table in tables.items() if table.kept}
+    cells = [cell_of(window.definitions, window.segments, place) for place in extended]
     traced = row_origins(read_window_rows(ctx, window.bounds), cells)
-    several = {place: len(table.unique_keys()) > 1 for place, table in kept.items()}
+    several = {place: len(table.unique_keys()) > 1 for place, table in extended.items()}
     return add_keep_phases(rows, traced, several, schema)
 
 
 def add_keep_phases(rows: Rows, traced: Rows, several: Mapping[SegmentTable, bool], schema: str) -> Rows:
-    """`rows` (of `schema`) with `anew` and `origin`, in all phases that write them.
+    """`rows` (of `schema`) with `anew` and `origin`, repeated for each phase that writes them.
 
-    `traced`: place, key and origin of the keys whose row had another one before the segment, or none. `several`: for
-    each table with columns of the target's own whether it has more than one unique key.
+    `traced`: place, key and origin of each key whose row had another key before the segment, or did not exist.
+    `several`: for each table with extra columns at the target, whether it has more than one unique key.
     """
     if isinstance(rows, pa.Table):
-        return _phased(_matched(rows, traced), several)
-    found = rows.join(traced.withColumn("moved", F.lit(True)), [*PLACE_OF_KEY, Change.KEY], "left")
-    known = found.withColumn("moved", F.coalesce("moved", F.lit(False))).select(*rows.columns, "moved", "origin")
-    return map_rows(known, partial(_phased, several=several), f"{schema}, anew BOOLEAN, origin STRING")
+        return _add_phases(_match_origins(rows, traced), several)
+    joined = rows.join(traced.withColumn("moved", F.lit(True)), [*PLACE_OF_KEY, Change.KEY], "left")
+    marked = joined.withColumn("moved", F.coalesce("moved", F.lit(False))).select(*rows.columns, "moved", "origin")
+    return map_rows(marked, partial(_add_phases, several=several), f"{schema}, anew BOOLEAN, origin STRING")
 
 
-def _matched(rows: pa.Table, traced: pa.Table) -> pa.Table:
-    """`rows` with the columns `moved` and `origin` of the key that they share with a row of `traced`."""
+def _match_origins(rows: pa.Table, traced: pa.Table) -> pa.Table:
+    """`rows` with the columns `moved` and `origin`, taken from the row of `traced` with the same key."""
     both = pa.concat_tables(
         [part.select([*PLACE_OF_KEY, Change.KEY]) for part in (traced, rows)], promote_options="permissive"
     )
     numbers, _ = number_values(both, [*PLACE_OF_KEY, Change.KEY])
     at = np.full(int(numbers.max(initial=-1)) + 1, -1)
     at[numbers[: traced.num_rows]] = np.arange(traced.num_rows)
-    found = at[numbers[traced.num_rows :]]
-    origins = traced["origin"].take(pa.array(found, mask=found < 0))
-    return rows.append_column("moved", pa.array(found >= 0)).append_column("origin", origins)
+    row_of = at[numbers[traced.num_rows :]]
+    origins = traced["origin"].take(pa.array(row_of, mask=row_of < 0))
+    return rows.append_column("moved", pa.array(row_of >= 0)).append_column("origin", origins)
 
 
-def _phased(rows: pa.Table, several: Mapping[SegmentTable, bool]) -> pa.Table:
-    """Rows with `moved` and `origin` in all phases that write them."""
+def _add_phases(rows: pa.Table, several: Mapping[SegmentTable, bool]) -> pa.Table:
+    """Rows that have `moved` and `origin`, repeated for each phase that writes them."""
     numbers, places = number_values(rows, PLACE_OF_KEY)
     kinds = [several.get(SegmentTable(**place)) for place in places.to_pylist()]
-    is_kept, is_several = np.array([kind is not None for kind in kinds], bool), np.array([*map(bool, kinds)], bool)
+    is_extended, is_several = np.array([kind is not None for kind in kinds], bool), np.array([*map(bool, kinds)], bool)
     moved, phase = np.asarray(rows["moved"]), np.asarray(rows["phase"])
-    anew = (phase == Phase.WRITE) & is_kept[numbers] & (is_several[numbers] | moved)
+    anew = (phase == Phase.WRITE) & is_extended[numbers] & (is_several[numbers] | moved)
     origin = pc.if_else(pa.array(moved), rows["origin"], rows[Change.KEY])
     origin = pc.if_else(pa.array(anew), origin, pa.scalar(None, pa.string()))
-    found = rows.drop_columns(["moved", "origin"]).append_column("anew", pa.array(anew)).append_column("origin", origin)
-    had_values = found.filter(pc.is_valid(origin))
-    return pa.concat_tables([found, *(_in_phase(had_values, one) for one in (Phase.KEEP, Phase.RESTORE))])
+    known = rows.drop_columns(["moved", "origin"]).append_column("anew", pa.array(anew)).append_column("origin", origin)
+    had_values = known.filter(pc.is_valid(origin))
+    return pa.concat_tables([known, *(_in_phase(had_values, one) for one in (Phase.KEEP, Phase.RESTORE))])
 
 
 def _in_phase(rows: pa.Table, phase: Phase) -> pa.Table:
@@ -96,7 +97,7 @@ def _in_phase(rows: pa.Table, phase: Phase) -> pa.Table:
 
 
 def write_statements(writer: TableStatements, anew: Any, images: Mapping[str, pa.Array]) -> Iterator[StatementBatch]:
-    """Phase WRITE of a table with a key: in place, then those `anew` (numpy; None for none)."""
+    """Phase WRITE of a table with a key: rows written in place, then those rewritten (`anew`: numpy mask, or None)."""
     if anew is None or not anew.any():
         yield from writer.render_writes(images)
         return
@@ -115,7 +116,7 @@ def keep_statements(
     columns = table.identity().columns
     stayed, movers = rows.filter(pc.invert(moved)), rows.filter(moved)
     keys = images_from_maps(stayed.column(Change.AFTER).combine_chunks(), columns)
-    origins = _parsed(movers.column("origin").to_pylist(), columns)
+    origins = _parse_keys(movers.column("origin").to_pylist(), columns)
     if phase == Phase.KEEP:
         yield from writer.keeps(keys) if stayed.num_rows else ()
         yield from writer.keeps(origins) if movers.num_rows else ()
@@ -127,6 +128,6 @@ def keep_statements(
         )
 
 
-def _parsed(keys: Sequence[str], columns: Sequence[str]) -> dict[str, pa.Array]:
-    """The images of keys (JSON arrays of the key's texts)."""
+def _parse_keys(keys: Sequence[str], columns: Sequence[str]) -> dict[str, pa.Array]:
+    """The images of keys given as JSON arrays of the key's texts."""
     return images_from_rows([dict(zip(columns, json.loads(key), strict=True)) for key in keys], columns)

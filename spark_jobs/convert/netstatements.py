@@ -1,6 +1,6 @@
-"""The net changes of a window as SQL, except in mode ordered: the same steps on Arrow rows, here or in the workers.
+"""The net changes of a window as SQL, for all modes except ordered.
 
-The driver itself takes a small window, Spark's workers a large one.
+The steps on Arrow rows are always the same: the driver runs them for a small window, Spark's workers for a large one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SIZES = "segment INT, phase INT, db STRING, table STRING, bucket INT, rows BIGIN
 def net_statements(
     ctx: StageContext, window: SinkWindow, target: Target, limits: BatchLimits, *, plain: bool
 ) -> tuple[Rows | None, rowhash.Fold]:
-    """The statements of `change`, None when it has no row of the window; and the fold of it. Raises Permanent."""
+    """The statements of `change` (None if it has no row of the window), and the fold of its rows. Raises Permanent."""
     changes = _changes(ctx, window.bounds)
     if changes is None:
         return None, rowhash.merge_folds([])
@@ -67,7 +67,7 @@ def net_statements(
 
 
 def _changes(ctx: StageContext, bounds: Bounds) -> Rows | None:
-    """The rows of `change`: those that compact handed over in this process, or as the lake has them."""
+    """The rows of `change`: from compact if it ran in this process, else from the lake. None if there are none."""
     handed = ctx.handover.take(CHANGE, bounds)
     if handed is not None:
         return handed if handed.num_rows else None
@@ -77,10 +77,10 @@ def _changes(ctx: StageContext, bounds: Bounds) -> Rows | None:
 
 
 def count_and_fold(rows: pa.Table) -> pa.Table:
-    """The sizes of `rows`, and in the first row the fold of all of them as `change` has them."""
+    """The sizes of `rows`; the first result row also carries the fold of all of them over the columns of `change`."""
     sized = measure_sizes(rows)
     values = row_of_fold(rowhash.fold(rowhash.row_hashes(rows, CHANGE.column_names())))
-    # A fold of zeros is that of no row.
+    # A fold of zeros is the fold of no rows.
     for name, value in zip(("count", "total", "xor"), values, strict=True):
         column = np.zeros(sized.num_rows, np.int64)
         column[:1] = value
@@ -89,7 +89,7 @@ def count_and_fold(rows: pa.Table) -> pa.Table:
 
 
 def _tables(window: SinkWindow, target: Target, counted: Sequence[Any]) -> Tables:
-    """Raises Permanent when a segment is too large for the target's mode."""
+    """The definitions of the counted tables. Raises Permanent if a segment is too large for the target's mode."""
     if target.mode == "atomic":
         _require_segments(counted, target.max_segment_rows, window.bounds.window)
     places = {SegmentTable(row[Change.SEGMENT], row[Change.DB], row[Change.TABLE]) for row in counted}
@@ -97,13 +97,13 @@ def _tables(window: SinkWindow, target: Target, counted: Sequence[Any]) -> Table
 
 
 def find_accepted(target: Target, names: Iterable[Name]) -> frozenset[Name]:
-    """The tables of `names` that the configuration lets be unlike the source's in something."""
+    """Those of `names` for which the configuration accepts a difference from the source's table."""
     options = {name: find_option(target, name) for name in names}
     return frozenset(name for name, option in options.items() if option is not None and option.accept)
 
 
 def _require_segments(counted: Sequence[Any], most: int, window: str) -> None:
-    """Every segment fits into one transaction. Raises Permanent before anything is sealed (hazards R-30)."""
+    """Check that every segment fits into one transaction. Raises Permanent before anything is sealed (hazards R-30)."""
     for number, rows in groupby(counted, key=lambda row: row[Change.SEGMENT]):
         count = sum(row["rows"] for row in rows)
         if count > most:
@@ -111,14 +111,14 @@ def _require_segments(counted: Sequence[Any], most: int, window: str) -> None:
 
 
 def render_rows(rows: Rows, renderer: Renderer) -> Rows:
-    """The rows of `statement` of all chunks."""
+    """The rows of `statement` for all chunks."""
     if isinstance(rows, pa.Table):
         numbers = number_chunks(rows, renderer.chunks)
         parts = split_by_chunk(rows.select(_needed(rows.column_names)), numbers, len(renderer.chunks))
         return pa.concat_tables([STATEMENT_ARROW.empty_table(), *map(renderer, parts, range(len(parts)))])
     schema = rows.select(*_needed(rows.columns)).schema
     numbered = map_rows(rows, partial(_numbered, renderer=renderer), f"{_ddl(schema)}, chunk INT")
-    # A function, not the object: Spark counts the arguments and would take self for the key.
+    # A function, not the object: Spark counts the arguments and would take `self` for the key.
     return numbered.groupBy("chunk").applyInArrow(
         lambda part: renderer(part, part["chunk"][0].as_py()), STATEMENT.schema()
     )

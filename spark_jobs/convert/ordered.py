@@ -1,7 +1,7 @@
-"""Mode ordered: the row changes of a window as batches in commit order, by one pass over `mutation`.
+"""Mode ordered: the row changes of a window as batches in commit order, in one pass over `mutation`.
 
-What may run beside what depends on everything before it in the segment, so one task takes the changes in their order:
-it streams, and keeps the keys of one round and the changes of unfinished batches only. For a small window the driver
+Which changes may run in parallel depends on all earlier changes of the segment, so one task processes them in order. It
+streams, and holds only the keys of one round and the changes of unfinished batches. For a small window the driver
 itself is that task. DESIGN 4, hazards R-36.
 """
 
@@ -43,7 +43,7 @@ _BATCHES_A_TABLE = 64
 def ordered_statements(
     ctx: StageContext, window: SinkWindow, target: Target, limits: BatchLimits, *, safe: bool
 ) -> Rows | None:
-    """The rows of `statement` but for the DDL; None when no row changes."""
+    """The rows of `statement` except the DDL; None if no row changes."""
     bounds, starts = window.bounds, window.segments.starts
     touched = read_touched_tables(ctx.paths, bounds.lo, bounds.hi, starts)
     if not touched:
@@ -74,14 +74,14 @@ def _distinct_names(rows: pa.Table) -> pa.Table:
 
 
 def _require_own_targets(ctx: StageContext, rows: Rows) -> None:
-    """No two tables of the source change one table of the target, unless extract columns keep their keys apart."""
+    """Refuse two source tables that change one target table, unless extract columns keep their keys distinct."""
     names = collect_rows(
         map_rows(rows.select(_NAMES), _distinct_names, ", ".join(f"`{name}` STRING" for name in _NAMES))
     )
-    found: dict[tuple[str, str], tuple[str, str]] = {}
+    source_of: dict[tuple[str, str], tuple[str, str]] = {}
     for row in names.to_pylist():
         target, source = (row[Mutation.DB], row[Mutation.TABLE]), (row[Mutation.SOURCE_DB], row[Mutation.SOURCE_TABLE])
-        other = found.setdefault(target, source)
+        other = source_of.setdefault(target, source)
         if other != source and not ctx.rules.routes.extracted(*source):
             raise ConfigError(
                 "mode ordered cannot distinguish rows of tables that share a target: one could replace another's",
@@ -91,7 +91,7 @@ def _require_own_targets(ctx: StageContext, rows: Rows) -> None:
 
 
 def require_nothing_kept(tables: Iterable[TableDef]) -> None:
-    """In safe mode each change is a REPLACE, which would wipe what the target alone has; plain forms keep it (R-12)."""
+    """Refuse safe mode for tables with extra columns at the target: its REPLACE would clear these columns (R-12)."""
     for table in tables:
         if table.kept:
             raise ConfigError(
@@ -104,7 +104,7 @@ def require_nothing_kept(tables: Iterable[TableDef]) -> None:
 
 @dataclass(frozen=True)
 class Planner:
-    """All changes of a window in order to rows of `statement`, in one worker. `tables`: definitions by place."""
+    """Turns all changes of a window, in order, into rows of `statement`, in one worker. `tables`: by place."""
 
     window: str
     starts: tuple[int, ...]
@@ -115,11 +115,11 @@ class Planner:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Raises SchemaError, Permanent."""
-        planned = self._planned(batches)
-        while found := list(islice(planned, _BATCHES_A_TABLE)):
-            yield from statement_table(self.window, found).to_batches()
+        planned = self._plan_batches(batches)
+        while some := list(islice(planned, _BATCHES_A_TABLE)):
+            yield from statement_table(self.window, some).to_batches()
 
-    def _planned(self, batches: Iterable[pa.RecordBatch]) -> Iterator[StatementBatch]:
+    def _plan_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[StatementBatch]:
         current, plan = -1, OrderedPlan(-1, self.options)
         writers: dict[tuple[str, str], tuple[RowForms, ChangeKeys]] = {}
         for event, name in _events(batches):

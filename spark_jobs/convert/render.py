@@ -1,7 +1,7 @@
-"""The SQL of chunks of net changes: what a chunk's rows come to, wherever they are and in whatever order.
+"""The SQL of chunks of net changes; it does not depend on where a chunk's rows are or on their order.
 
-Rows are sorted by key inside a chunk, and each chunk has numbers of its own for its batches (with gaps behind the last
-one), so the batches of a window are the same from the driver and from Spark's workers.
+Rows are sorted by key inside a chunk, and each chunk has its own range of batch numbers (with a gap after the last
+batch), so the driver and Spark's workers produce the same batches.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from spark_jobs.convert.keeping import keep_statements, write_statements
 from spark_jobs.tables.statements import statement_table
 
 RENDERED = (Change.KEY, Change.BEFORE, Change.AFTER, Change.COPIES, "anew", "origin")
-"""What is read of a row beside its place; the last two where a table has columns of the target's own."""
+"""The columns read of a row besides its place; the last two only for tables with extra columns at the target."""
 
 
 @dataclass(frozen=True)
 class Renderer:
-    """The rows of a chunk to rows of `statement`. `tables`: definitions by (segment, db, table); `plain`: outside safe
-    mode; `copies`: by the same place, the table (quoted) that keeps what the target alone has; `accepted`: the names of
-    tables of which the configuration accepts a difference.
+    """Turns the rows of a chunk into rows of `statement`.
+
+    `tables`: definitions by (segment, db, table); `plain`: True outside safe mode; `copies`: for the same place, the
+    quoted name of the table that saves the values of the target's extra columns; `accepted`: names of tables for which
+    the configuration accepts a difference.
     """
 
     window: str
@@ -43,19 +45,19 @@ class Renderer:
     accepted: frozenset[tuple[str, str]] = frozenset()
 
     def __call__(self, rows: pa.Table, number: int) -> pa.Table:
-        """All rows of the chunk `number` to its batches. Raises SchemaError, Permanent."""
+        """The batches of the chunk `number`, from all its rows. Raises SchemaError, Permanent."""
         chunk = self.chunks[number]
         phase = chunk.key.phase
         table = self.tables[_without_phase(chunk.key)]
         rows = rows.combine_chunks()
         writer: TableStatements | PreserveStatements
         if phase in (Phase.KEEP, Phase.RESTORE):
-            writer = self._kept_writer(table, chunk)
-            found: Iterable[StatementBatch] = keep_statements(writer, table, rows.sort_by(Change.KEY), phase)
+            writer = self._preserve_writer(table, chunk)
+            rendered: Iterable[StatementBatch] = keep_statements(writer, table, rows.sort_by(Change.KEY), phase)
         else:
             writer = self._writer(table, chunk)
-            found = _batches(writer, table, rows, phase)
-        batches = list(found)
+            rendered = _render_batches(writer, table, rows, phase)
+        batches = list(rendered)
         if writer.next_batch - 1 > chunk.last_batch:
             raise Permanent(
                 "a chunk has more batches than there are batch numbers",
@@ -74,7 +76,7 @@ class Renderer:
             alike=(table.db, table.name) not in self.accepted,
         )
 
-    def _kept_writer(self, table: TableDef, chunk: Chunk) -> PreserveStatements:
+    def _preserve_writer(self, table: TableDef, chunk: Chunk) -> PreserveStatements:
         return PreserveStatements(
             table,
             chunk.key.segment,
@@ -89,7 +91,7 @@ def _without_phase(place: ChunkKey) -> SegmentTable:
     return SegmentTable(place.segment, place.db, place.table)
 
 
-def _batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterable[StatementBatch]:
+def _render_batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterable[StatementBatch]:
     deleted = phase == Phase.DELETE
     keyless = table.identity().kind == "row"
     maps = rows[Change.BEFORE if deleted else Change.AFTER].chunk(0)

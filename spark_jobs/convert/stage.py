@@ -1,8 +1,8 @@
-"""convert: net changes and DDL as SQL of the target, by segment, phase and batch; seals the apply manifest.
+"""convert: turns net changes and DDL into SQL for the target, by segment, phase and batch; seals the apply manifest.
 
 The rows are a pure function of `change` (in mode ordered of `mutation`), `ddl` and the definitions of each segment. The
-manifest pins their digests and the target's definitions, and is written only where it may be applied: at the checkpoint
-(R-16, R-18, R-62).
+manifest pins their digests and the target's definitions. It is written only for the window at the checkpoint, the only
+one that may be applied (R-16, R-18, R-62).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
-    """Derive `statement` of the sink's window and seal its manifest when it is next. Raises BinlakeError."""
+    """Derive `statement` of the sink's window and, if the window is next, seal its manifest. Raises BinlakeError."""
     began = time.monotonic()
     target = ctx.replication.sql_target(hint="add a section [target], or do not run convert")
     position = target_position(ctx, bounds)
@@ -65,9 +65,9 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
 
 
 def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> None:
-    """Derive `statement` of a window for a target that will be at `position`; `run` takes and seals it.
+    """Derive `statement` of a window for a target that will be at `position`; `run` uses and seals it.
 
-    compact has derived the window ahead, too. Raises as `run`.
+    compact must have derived the window ahead before. Raises as `run`.
     """
     began = time.monotonic()
     with lake_lock(ctx.paths, BY_NAME["convert"].lock):
@@ -78,7 +78,7 @@ def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> None:
 
 
 def _take_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> _Derived | None:
-    """What was derived ahead, unless another process has written to its tables since. Caller holds the lock."""
+    """What was derived ahead, unless another process has written to its tables since. The caller holds the lock."""
     derived: _Derived | None = ctx.handover.take_ahead("convert", bounds, position)
     return derived if derived is not None and derived.versions == _versions(ctx) else None
 
@@ -90,7 +90,7 @@ def _versions(ctx: StageContext) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _Given:
-    """What the statements of a window are derived from; `pinned`: its manifest if the target holds it open."""
+    """The inputs of a window's statements; `pinned`: the window's manifest if the target holds it open."""
 
     window: SinkWindow
     target: Target
@@ -101,10 +101,10 @@ class _Given:
 
 @dataclass(frozen=True)
 class _Derived:
-    """What a window came to: the digest of its `change` (empty: as it was pinned), its statements, and their form.
+    """The result for a window: the digest of its `change` (empty: unchanged since pinned), its statements, their form.
 
-    `ddls`, `skipped`: how many DDL there are and how many were left out. `versions`, `seconds_ahead`: of what was
-    derived ahead.
+    `ddls`, `skipped`: how many DDL statements there are, and how many were left out. `versions`, `seconds_ahead`: set
+    if it was derived ahead.
     """
 
     given: _Given
@@ -118,7 +118,7 @@ class _Derived:
 
 
 def _derive(ctx: StageContext, bounds: Bounds, target: Target, position: Position) -> _Derived:
-    """The statements in the lake; those of an open window are there already, or come out the same."""
+    """Write the statements to the lake. Those of an open window are there already, or must come out the same."""
     pinned = open_manifest(ctx, bounds, position)
     compacted = read_current(ctx, bounds) if pinned is None else read_pinned(ctx, pinned)
     window = read_sql_window(ctx, bounds, compacted.merged).with_shapes(compacted.shapes)
@@ -133,13 +133,13 @@ def _derive(ctx: StageContext, bounds: Bounds, target: Target, position: Positio
         if statements.digest() == pinned.statement:
             require_pinned_texts(window.cuts, ddls, statements.ddls())
             return _Derived(given, "", statements, pinned.safe_mode, len(ddls), skipped)
-    forms = _forms(ctx, window, position, pinned)
+    forms = _choose_forms(ctx, window, position, pinned)
     change, rows = _write(ctx, given, ddls, plain=forms == "plain")
     return _Derived(given, change, read_statements(ctx, window, target, rows), forms, len(ddls), skipped)
 
 
-def _forms(ctx: StageContext, window: SinkWindow, position: Position, pinned: ApplyManifest | None) -> str:
-    """`safe` or `plain`: as it was sealed for a window that is open or applied, else as the target needs it now."""
+def _choose_forms(ctx: StageContext, window: SinkWindow, position: Position, pinned: ApplyManifest | None) -> str:
+    """`safe` or `plain`: as sealed for a window that is open or applied, else as the target needs it now."""
     if pinned is not None:
         return pinned.safe_mode
     bounds = window.bounds
@@ -149,15 +149,16 @@ def _forms(ctx: StageContext, window: SinkWindow, position: Position, pinned: Ap
 
 
 def _write(ctx: StageContext, given: _Given, ddls: list[StatementBatch], *, plain: bool) -> tuple[str, pa.Table | None]:
-    """Writes the rows, those that are pinned if any; the digest of `change`, and the rows if the driver has them.
+    """Write the rows (which must match the pinned ones, if any).
 
-    Finalize in this process takes them from the handover.
+    Returns the digest of `change`, and the rows if the driver has them: finalize in this process takes them from the
+    handover.
     """
     window, target, pinned = given.window, given.target, given.pinned
     bounds, about = window.bounds, commit_note(ctx, "convert", window.bounds)
     limits = BatchLimits.of(target.batch_rows, given.position.max_packet)
     if target.mode == "ordered":
-        # Every change counts, so `change` has none of this window.
+        # This mode applies every change, so `change` has no rows of this window.
         rendered, change = ordered_statements(ctx, window, target, limits, safe=not plain), NO_ROWS
     else:
         rendered, fold = net_statements(ctx, window, target, limits, plain=plain)
@@ -177,7 +178,7 @@ def _write(ctx: StageContext, given: _Given, ddls: list[StatementBatch], *, plai
 
 
 def _all_rows(ctx: StageContext, rendered: Rows | None, ddls: pa.Table) -> Rows | None:
-    """What is `rendered` and the DDL, None for no row at all."""
+    """The `rendered` rows and the DDL; None if there are no rows at all."""
     if not ddls.num_rows:
         return rendered
     if isinstance(rendered, DataFrame):
@@ -190,7 +191,7 @@ def _index(rows: Rows | None) -> list[dict[str, Any]]:
 
 
 def _ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name]) -> tuple[list[StatementBatch], int]:
-    """(the DDL of each segment that has one, how many are left out: by the dialect, or to the operator)."""
+    """(the DDL of each segment that has one, how many are left out: by the dialect, or for the operator to run)."""
     batches, skipped = [], 0
     for segment, ddl in enumerate(window.cuts, 1):
         try:
@@ -210,12 +211,12 @@ def _ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name]) ->
 
 
 def _may_pass(ddl: LandedDdl, target: Target, aside: Collection[Name]) -> bool:
-    """True when finalize passes over the DDL, or sets its tables aside when it is refused there."""
+    """True when finalize will skip the DDL, or will set its tables aside if the target refuses it."""
     return target.on_table_error == "set-aside" or any(is_aside(aside, name) for name in ddl.tables)
 
 
 def _seal(ctx: StageContext, derived: _Derived) -> ApplyManifest | None:
-    """The manifest to write, if the window is the next one and not sealed so already; None = nothing to seal."""
+    """The manifest to write if the window is the next one and not yet sealed with it; None = nothing to seal."""
     given = derived.given
     bounds, position = given.window.bounds, given.position
     opened = position.window
@@ -237,8 +238,8 @@ def _seal(ctx: StageContext, derived: _Derived) -> ApplyManifest | None:
 
 
 def _require_compacted(compacted: CompactManifest, window: SinkWindow, target: Target) -> None:
-    """compact derived this window for this kind of mode and by these segments. Raises CheckpointConflict."""
-    # Else an empty `change` would pass for no change.
+    """Check that compact derived this window for this mode and these segments. Raises CheckpointConflict."""
+    # Without this check an empty `change` would look like a window without changes.
     is_mode, is_cut = compacted.ordered == (target.mode == "ordered"), compacted.cuts == window.segments.starts
     if not (is_mode and is_cut):
         what = "for this target.mode" if not is_mode else "with the segments that `ddl` now gives it"
@@ -250,12 +251,12 @@ def _require_compacted(compacted: CompactManifest, window: SinkWindow, target: T
 
 
 def _require_rows(compacted: CompactManifest, rows: int) -> None:
-    """`change` has the rows that compact wrote. Raises ImmutableWindow."""
+    """Check that `change` has as many rows as compact wrote. Raises ImmutableWindow."""
     if rows != compacted.rows:
         raise ImmutableWindow(
             "`change` does not have the rows that compact wrote",
             where={"window": compacted.window, "sealed": compacted.rows, "there": rows},
-            hint="run compact of this window again, then convert; or restore `change` by Delta time travel",
+            hint="run compact again for this window, then convert; or restore `change` by Delta time travel",
         )
 
 
@@ -284,16 +285,16 @@ def _manifest(ctx: StageContext, derived: _Derived) -> ApplyManifest:
 
 
 def _target_definitions(given: _Given, statements: LakeStatements) -> str:
-    """Check the tables that get rows before the first DDL, and digest all that the window touches (R-13, R-18).
+    """Check the tables that get rows before the first DDL, and digest all tables that the window touches (R-13, R-18).
 
-    Not those that are set aside; none where finalize sets aside by itself what differs.
+    Tables that are set aside are not checked; none is if finalize sets differing tables aside itself.
     """
     window, target, plans = given.window, given.target, statements.segments()
     names = {name for plan in plans for name in (*plan.touched, *(plan.expected.names if plan.expected else ()))}
     first = plans[0].expected
-    getting = [] if target.on_table_error == "set-aside" or first is None else first.names
+    checked = [] if target.on_table_error == "set-aside" or first is None else first.names
     with_rows = [
-        window.definitions.at(*name, window.bounds.lo) for name in getting if not is_aside(given.position.aside, name)
+        window.definitions.at(*name, window.bounds.lo) for name in checked if not is_aside(given.position.aside, name)
     ]
     with closing(Session(target)) as session:
         require_definitions(session, target, [table for table in with_rows if table is not None])

@@ -1,1 +1,1 @@
-"""encode: row changes as messages of a feed."""
+"""encode: turns row changes into messages of a feed."""

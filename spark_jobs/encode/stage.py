@@ -1,8 +1,8 @@
-"""encode: the row changes of a feed's windows as rows of `message`; seals what publish sends.
+"""encode: turns the row changes of a feed's windows into rows of `message`; seals what publish sends.
 
-A pure function of `mutation`, `ddl` and the feed's section: a rerun writes the same rows to the same place. A feed goes
-on where its own last window ended, whatever the other sinks do; one that is far behind takes landed windows some at a
-time. Messages are the same whether the driver encodes them or, for a large window, Spark's tasks.
+It is a pure function of `mutation`, `ddl` and the feed's section: a rerun writes the same rows again. A feed continues
+where its own last window ended, independently of other sinks; if it is far behind, it takes several landed windows at a
+time. The driver and Spark's tasks (for a large window) encode the same messages.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ENCODE_ROWS = 20_000
 
 
 def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
-    """Encode what the feed `name` has not up to `bounds.hi`. Raises IncompleteWindow, ConfigError, SchemaError."""
+    """Encode what the feed `name` still lacks up to `bounds.hi`. Raises IncompleteWindow, ConfigError, SchemaError."""
     feed, began = ctx.replication.feed_of(name), time.monotonic()
     with lake_lock(ctx.paths, feed_lock(name)):
         state = read_state(ctx.windows, name)
@@ -70,10 +70,10 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
 
 
 def next_windows(ctx: StageContext, feed: Feed, state: FeedState, bounds: Bounds) -> list[Bounds]:
-    """From where the feed's last window ended up to `bounds.hi`, or the feed's end; none: it has that.
+    """The windows from the end of the feed's last one up to `bounds.hi` or the feed's end; empty if there are none.
 
-    A new feed begins with its start-ts, or with `bounds`. Landed windows are taken together as far as the driver
-    encodes them itself. Raises LostRange where the lake does not go so far back.
+    A new feed begins at its start-ts, or with `bounds`. Landed windows are joined as long as the driver can encode them
+    itself. Raises LostRange if the lake does not reach back that far.
     """
     lo, hi = greatest_hi_of_feed(ctx.windows, "encode", feed.name, state), feed.last_ts(bounds.hi)
     if lo is None:
@@ -83,7 +83,7 @@ def next_windows(ctx: StageContext, feed: Feed, state: FeedState, bounds: Bounds
 
 
 def _cut_by_bytes(ctx: StageContext, lo: int, hi: int) -> list[Bounds]:
-    """(lo, hi] in parts that end with a landed window, each of as many as the driver encodes itself, one at least."""
+    """Cut (lo, hi] at the ends of landed windows: each part has as many as the driver encodes itself, at least one."""
     windows: list[Bounds] = []
     size, most = 0, ctx.driver_bytes or PIECE_BYTES
     for landed in sorted(ctx.windows.manifests(lo, hi), key=lambda manifest: manifest.lo):
@@ -95,7 +95,7 @@ def _cut_by_bytes(ctx: StageContext, lo: int, hi: int) -> list[Bounds]:
 
 
 def _seal(ctx: StageContext, feed: Feed, window: Bounds) -> EncodeManifest:
-    """Encode the window and record it with what was sealed."""
+    """Encode the window and record it with its manifest."""
     began = time.monotonic()
     manifest = _encode(ctx, feed, window)
     event = WindowEvent("encode", window.lo, window.hi, "done", manifest.messages, time.monotonic() - began, ctx.run_id,
@@ -128,7 +128,7 @@ def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
 
 
 def _tables(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[dict[str, object]]:
-    """The versions of the window's tables, for a feed that writes a folder a table."""
+    """The versions of the window's tables, for a feed that writes one folder for each table."""
     if feed.sink.storage is None or feed.sink.protocol == BINLOG_FILES:
         return []
     return [table.to_json() for table in versions_of(ctx, feed, window)]
@@ -148,12 +148,12 @@ def _task(ctx: StageContext, feed: Feed, window: SinkWindow, definitions: Window
 
 
 def _segments(window: SinkWindow) -> Segments:
-    """A feed's window is cut at every DDL: each row has the schema of its place."""
+    """A feed's window is cut at every DDL, so that each row has the schema in force at its position."""
     return Segments(window.bounds.lo, window.bounds.hi, tuple(sorted({ddl.since for ddl in window.ddls})))
 
 
 def _rows_here(ctx: StageContext, bounds: Bounds) -> Iterator[pa.RecordBatch]:
-    """The row changes of a small window in the total order, some at a time."""
+    """The row changes of a small window in the total order, in batches."""
     for batch in read_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, COLUMNS).combine_chunks().to_batches():
         rows = sort_rows(batch, ORDER)
         for first in range(0, rows.num_rows, ENCODE_ROWS):
@@ -161,14 +161,14 @@ def _rows_here(ctx: StageContext, bounds: Bounds) -> Iterator[pa.RecordBatch]:
 
 
 def _write_by_tasks(ctx: StageContext, feed: Feed, window: SinkWindow, count: int) -> Encoded:
-    """By Spark's tasks, which get the definitions of the tables that the `count` rows are of."""
+    """Encode in Spark's tasks, which get the definitions of the tables that the `count` rows belong to."""
     bounds, starts = window.bounds, _segments(window).starts
     names = {place.name for place in touched_tables(ctx, bounds, starts, count)}
-    found = {fold_pair(name): table for name in names if (table := window.base.find(*name)) is not None}
-    task = _task(ctx, feed, window, WindowDefinitions(TouchedTables(found), window.ddls))
+    tables = {fold_pair(name): table for name in names if (table := window.base.find(*name)) is not None}
+    task = _task(ctx, feed, window, WindowDefinitions(TouchedTables(tables), window.ddls))
     rows = read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi).select(*COLUMNS)
     if task.whole:
-        # Upkeep of the lake may have put a transaction's rows into several files.
+        # Lake maintenance may have put a transaction's rows into several files.
         rows = rows.repartitionByRange(*TRANSACTION).sortWithinPartitions(*ORDER)
     return Encoded.total(Encoded.from_json(row[0]) for row in rows.mapInArrow(task, "written STRING").collect())
 
@@ -188,6 +188,6 @@ def _files_of_window(paths: LakePaths, feed: Feed, bounds: Bounds) -> list[Remov
 
 
 def _require_own_topics(ctx: StageContext, feed: Feed, hi: int) -> None:
-    """No two tables that the feed has at `hi` share a topic (S2-42). Raises ConfigError."""
+    """Check that no two of the feed's tables at `hi` share a topic (S2-42). Raises ConfigError."""
     names = target_tables(ctx, hi).names()
     feed.topics.require_own_topics(name for name in names if feed.tables.matches(*name))

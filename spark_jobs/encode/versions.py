@@ -1,4 +1,4 @@
-"""Which version of which table the rows of a window have: what the schema files of a feed's files are made of."""
+"""Which table versions the rows of a window have; a feed's schema files are made from them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ Name = tuple[str, str]
 
 
 def versions_of(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[TableVersion]:
-    """The versions of the rows that the feed's table has of the window, and one for each DDL of the feed's tables.
+    """The versions that the feed's rows of the window have, and one for each DDL of the feed's tables.
 
     Raises SchemaError.
     """
-    made = [version for ddl in window.ddls for version in _of_ddl(feed, ddl)]
+    from_ddl = [version for ddl in window.ddls for version in _versions_of_ddl(feed, ddl)]
     bounds = window.bounds
-    new = {(version.db, version.table) for version in made if _is_new(window, version)}
+    new = {(version.db, version.table) for version in from_ddl if _is_new(window, version)}
     old = sorted(_names(ctx, feed, bounds) - new)
     last, start = last_ddls(ctx.paths, old, bounds.lo), _start(ctx, bounds.lo)
     before = [
         TableVersion.of(window.definitions.within(*name, bounds.lo + 1, bounds.hi + 1), last.get(name, start), 0)
         for name in old
     ]
-    return [*before, *made]
+    return [*before, *from_ddl]
 
 
 def _names(ctx: StageContext, feed: Feed, bounds: Bounds) -> set[Name]:
@@ -49,11 +49,11 @@ def _names(ctx: StageContext, feed: Feed, bounds: Bounds) -> set[Name]:
 
 
 def _is_new(window: SinkWindow, version: TableVersion) -> bool:
-    """The table was not there at the window's begin."""
+    """True if the table did not exist at the start of the window."""
     return window.base.find(version.db, version.table) is None
 
 
-def _of_ddl(feed: Feed, ddl: LandedDdl) -> Iterator[TableVersion]:
+def _versions_of_ddl(feed: Feed, ddl: LandedDdl) -> Iterator[TableVersion]:
     query = (ddl.sql or ddl.query) if ddl.opens_segment else ""
     tables = {(table.db, table.name): table for table in (*ddl.before.tables, *ddl.after.tables) if _is_table(table)}
     for (db, name), table in tables.items():
@@ -68,6 +68,6 @@ def _is_table(table: TableDef) -> bool:
 
 
 def _start(ctx: StageContext, lo: int) -> int:
-    """The start of the lake: the version of tables without a DDL since."""
+    """The start of the lake, which is the version of tables without a later DDL."""
     landed = ctx.windows.landed_range()
     return lo if landed is None else landed[0]

@@ -1,6 +1,7 @@
-"""Rows of `mutation` to files of a feed's table, in the driver or in the workers: the same rows give the same messages.
+"""Writes rows of `mutation` as files of a feed's table, in the driver or in the workers, with the same messages.
 
-Apart from the stage, whose imports would cost each worker more than its work. What is in memory at once is a batch.
+It is a module of its own because the imports of the stage would cost each worker more than its work. Only one batch is
+in memory at a time.
 """
 
 from __future__ import annotations
@@ -28,34 +29,34 @@ COLUMNS = (
     Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.NEW_KEY,
     Mutation.BEFORE, Mutation.AFTER,
 )  # fmt: skip
-"""What of `mutation` messages are made of."""
+"""The columns of `mutation` from which messages are made."""
 GROUP_BYTES = 4 << 20
-"""Bytes of a group of rows of a file: a reader of a part of a window reads few others with it."""
+"""Bytes of a row group of a file: small, so that a reader of a part of a window reads few other rows."""
 TRANSACTION = (Mutation.COMMIT_TS, Mutation.START_TS)
 ORDER = (*TRANSACTION, Mutation.SEQ)
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What was written: files, the fold of their messages, and the schemas that they name."""
+    """The result of writing: files, the fold of their messages, and the schemas that they refer to."""
 
     parts: list[Part]
     fold: rowhash.Fold
     schemas: Mapping[str, str]
 
     def to_json(self) -> str:
-        """For the way to the driver."""
+        """JSON text, to send it to the driver."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Encoded:
-        """What `to_json` wrote."""
+        """Parse what `to_json` wrote."""
         raw = json.loads(text)
         return cls([Part(**part) for part in raw["parts"]], rowhash.Fold(**raw["fold"]), raw["schemas"])
 
     @classmethod
     def total(cls, parts: Iterable[Encoded]) -> Encoded:
-        """All of them as one."""
+        """The total of all `parts`."""
         every = list(parts)
         schemas = {name: text for one in every for name, text in one.schemas.items()}
         files = [part for one in every for part in one.parts]
@@ -64,7 +65,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class TouchedTables:
-    """The definitions, at the start of a window, of the tables that it changes: a base that goes to the workers."""
+    """The definitions, at a window's start, of the tables that it changes; small enough to send to the workers."""
 
     tables: Mapping[tuple[str, str], TableDef]
 
@@ -75,9 +76,9 @@ class TouchedTables:
 
 @dataclass(frozen=True)
 class EncodeTask:
-    """Encodes rows of the window `window` with `encoder`, of the tables that `tables` chooses, into files at `folder`.
+    """Encodes rows of the window `window` with `encoder`, for the tables that `tables` selects, into files in `folder`.
 
-    `feed`: whose table it is; `whole`: the encoder needs all rows of a transaction at once.
+    `feed`: the feed that the table belongs to; `whole`: the encoder needs all rows of a transaction at once.
     """
 
     encoder: MessageEncoder
@@ -88,17 +89,17 @@ class EncodeTask:
     whole: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """A partition of rows, each batch in the total order; what was written of it as JSON. As `write`."""
+        """Write a partition of rows (each batch in the total order); yields the result as JSON. Raises as `write`."""
         written = self.write(batches).to_json()
         yield pa.RecordBatch.from_arrays([pa.array([written], pa.string())], names=["written"])
 
     def write(self, batches: Iterable[pa.RecordBatch], events: Iterable[pa.Table] = ()) -> Encoded:
         """Write the messages of `batches`, and `events`, which are messages already.
 
-        Raises ConfigError, SchemaError, OSError; no file is left then.
+        Raises ConfigError, SchemaError, OSError; after an error no file is left.
         """
         folds: list[rowhash.Fold] = []
-        own = (part for batch in batches if (part := self._own(batch)).num_rows)
+        own = (part for batch in batches if (part := self._select_rows(batch)).num_rows)
         parts = write_parts(
             self.folder, message_table(self.feed), chain(self._messages(own, folds), self._of_window(events, folds))
         )
@@ -117,7 +118,7 @@ class EncodeTask:
                 step = max(1, GROUP_BYTES * rows.num_rows // rows.nbytes)
                 yield from (rows.slice(first, step) for first in range(0, rows.num_rows, step))
 
-    def _own(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _select_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of the feed's tables, in the total order."""
         rows = sort_rows(batch, ORDER)
         names = pc.binary_join_element_wise(rows.column(Mutation.DB), rows.column(Mutation.TABLE), "\0")
@@ -127,26 +128,26 @@ class EncodeTask:
 
 
 def join_transactions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows in the total order, cut between transactions only."""
+    """Batches of rows in the total order, cut only between transactions."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         begins = _begins(waiting[-1] if waiting else None, batch)
         if begins:
-            yield from _joined([*waiting, batch.slice(0, begins[-1])])
+            yield from _join_batches([*waiting, batch.slice(0, begins[-1])])
             waiting = [batch.slice(begins[-1])]
         else:
             waiting.append(batch)
-    yield from _joined(waiting)
+    yield from _join_batches(waiting)
 
 
 def _begins(before: pa.RecordBatch | None, batch: pa.RecordBatch) -> list[int]:
-    """The rows of `batch` with which a transaction begins; `before`: the batch before it."""
+    """The row numbers of `batch` at which a transaction begins; `before`: the previous batch."""
     commits, starts = (np.asarray(batch.column(name)) for name in TRANSACTION)
-    goes_on = before is not None and all(before.column(name)[-1] == batch.column(name)[0] for name in TRANSACTION)
+    continues = before is not None and all(before.column(name)[-1] == batch.column(name)[0] for name in TRANSACTION)
     begins = (np.flatnonzero((np.diff(commits) != 0) | (np.diff(starts) != 0)) + 1).tolist()
-    return begins if goes_on else [0, *begins]
+    return begins if continues else [0, *begins]
 
 
-def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def _join_batches(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     rows = [batch for batch in batches if batch.num_rows]
     return pa.Table.from_batches(rows).combine_chunks().to_batches() if rows else []

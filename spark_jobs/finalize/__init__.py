@@ -1,1 +1,1 @@
-"""The stage finalize: the window on the target."""
+"""The stage finalize: applies the window to the target."""

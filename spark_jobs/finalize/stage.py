@@ -1,6 +1,6 @@
-"""finalize: apply the sealed window to the target; needs no Spark. What it executes is in `statement`, nothing else.
+"""finalize: apply the sealed window to the target; needs no Spark. It executes only what is in `statement`.
 
-Guarded by the target (binlake.target): a window that was applied is passed over, an old one never comes back.
+The target guards it (binlake.target): a window that was applied is skipped, and an old window is never applied again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     record_due_tables(
         target, ctx.windows, statements.window.cuts, bounds.hi, ctx.run_id, partial(_is_passed, ctx, bounds)
     )
-    # A mark in the lake: from here to the end, or a failure, the target may hold the window open.
+    # Marks in the lake that from now until finalize ends or fails, the target may hold the window open.
     ctx.windows.record(WindowEvent("finalize", bounds.lo, bounds.hi, "started", run_id=ctx.run_id, sink="sql"))
     applied = apply_window(target, manifest, statements, marks=marks, relay=RelayLog.of(ctx.replication))
     seconds = time.monotonic() - began
@@ -61,7 +61,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     detail |= {"ddl_replaced": applied.replaced} if applied.replaced else {}
     detail |= {"ddl_injected": applied.injected} if applied.injected else {}
     detail |= {"ddl_errors_ignored": applied.ignored} if applied.ignored else {}
-    # Which it was: `auto` decides by the segment's size.
+    # Record the modes used: `auto` chooses one by the segment's size.
     detail["modes"] = applied.modes
     detail["forms"] = manifest.safe_mode
     detail |= {"set_aside": applied.aside, "passed_over": applied.passed_over} if applied.aside else {}
@@ -74,8 +74,8 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     )
     record_set_aside(ctx.windows, bounds.hi, applied.aside, ctx.run_id)
     if state == "done":
-        # For lineage; not written to the lake.
-        detail |= _lineage(ctx, statements.window, target).told(applied.tables)
+        # The lineage is for the caller; it is not written to the lake.
+        detail |= _lineage(ctx, statements.window, target).describe(applied.tables)
     return StageResult("finalize", state, bounds.lo, bounds.hi, applied.rows, seconds, "", detail)
 
 
@@ -92,7 +92,7 @@ def _lineage(ctx: StageContext, window: SinkWindow, target: Target) -> Written:
 
 @contextmanager
 def _lost_if_unreadable(ctx: StageContext, bounds: Bounds, *tables: str) -> Iterator[None]:
-    """What cannot be read of `tables`, by a file that is missing or damaged, is raised as LostRange."""
+    """Raise LostRange if `tables` cannot be read because a file is missing or damaged."""
     try:
         yield
     except (OSError, DeltaError, ArrowException) as error:
@@ -100,13 +100,13 @@ def _lost_if_unreadable(ctx: StageContext, bounds: Bounds, *tables: str) -> Iter
         raise LostRange(
             f"the lake's table {named} is not readable: {error}",
             where={"window": bounds.window, "lake": ctx.paths.root},
-            hint="restore its files from a copy (for `statement`: or run convert again); relay files, if there are any,"
-            " finish an open window: `binlake recover --log-dir`",
+            hint="restore its files from a copy (for `statement`: or run convert again); if there are relay files, they"
+            " can finish an open window: `binlake recover --log-dir`",
         ) from error
 
 
 def _pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyManifest) -> LakeStatements:
-    """All that `manifest` pins, there and unchanged, before anything of it reaches the target (DESIGN 3.10)."""
+    """Check that all that `manifest` pins exists unchanged, before anything reaches the target (DESIGN 3.10)."""
     with _lost_if_unreadable(ctx, bounds, "window"):
         compacted = read_pinned(ctx, manifest)
     with _lost_if_unreadable(ctx, bounds, "ddl", *_SCHEMA):
@@ -121,7 +121,7 @@ def _pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyMa
             hint="run convert again, or restore `statement` by Delta time travel",
         )
     with _lost_if_unreadable(ctx, bounds, "statement", "mutation"):
-        # Kept there for the apply, which asks for them first of all.
+        # Read them now, so that unreadable files are noticed here; `statements` caches them for the apply.
         statements.segments()
     return statements
 
@@ -129,7 +129,7 @@ def _pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyMa
 def read_pinned_statements(
     ctx: StageContext, window: SinkWindow, target: Target, manifest: ApplyManifest
 ) -> LakeStatements:
-    """Those that convert handed over in this process if the manifest pins them, else what the lake has."""
+    """The statements that convert handed over in this process, if the manifest pins them; else those of the lake."""
     handed = ctx.handover.take(STATEMENT, Bounds(manifest.lo, manifest.hi))
     if handed is not None:
         statements = read_statements(ctx, window, target, handed)
@@ -139,14 +139,14 @@ def read_pinned_statements(
 
 
 def _manifest(ctx: StageContext, bounds: Bounds) -> ApplyManifest:
-    """The manifest that the target opened the window with, else the one sealed last."""
+    """The manifest with which the target opened the window, else the one sealed last."""
     manifests = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
     written = {manifest.digest(): manifest for manifest in manifests}
     if not written:
         raise CheckpointConflict(
             "the window has no sealed manifest", where={"window": bounds.window}, hint="run compact and convert first"
         )
-    newest = manifests[-1]  # it may be one that was sealed before, too
-    # Several: the target or its options changed between two seals, and only one of them was opened.
+    newest = manifests[-1]  # the same manifest may have been sealed before
+    # There are several if the target or its options changed between two seals; the target opened only one of them.
     opened = target_position(ctx, bounds).opened if len(written) > 1 else None
     return newest if opened is None or opened.manifest is None else written.get(opened.manifest, newest)

@@ -1,1 +1,1 @@
-"""What every Spark job shares: its session, its context, its result, and the run of its stages."""
+"""What all Spark jobs share: session, context, results, and running the stages."""

@@ -1,7 +1,7 @@
-"""The SQL sink's next window is derived while the one before is applied: the target works, and so do we.
+"""Derives the SQL sink's next window while the target still applies the previous one.
 
-Rule: compact and convert suppose where the target will be and write to the lake alone; nothing is sealed. Their stages
-take what was derived only if the target is just there then, and else derive the window as if nothing had been done.
+Rule: compact and convert assume where the target will be and write only to the lake; nothing is sealed. Later the
+stages use the result only if the target is exactly there; otherwise they derive the window from scratch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ log = structlog.get_logger(__name__)
 
 
 class CannotDeriveAhead(Exception):
-    """A window must wait for the one before: a stage asks the target itself, or Spark."""
+    """A window must wait for the previous one, because a stage has to ask the target, or needs Spark."""
 
 
 class Ahead:
-    """Derives one window at a time, in a thread of its own; a context that ends after the last one."""
+    """Derives one window at a time in its own thread; a context manager that waits for the last one."""
 
     def __init__(self, ctx: StageContext) -> None:
         self._ctx = ctx
@@ -43,13 +43,13 @@ class Ahead:
         self._pool.shutdown()
 
     def start(self, window: Bounds, next_bounds: Callable[[], Bounds]) -> None:
-        """`window` is about to be applied: derive what `next_bounds` returns; it may wait for that to land."""
+        """Call this before `window` is applied: derive the window that `next_bounds` returns, once it has landed."""
         position = self._position_after(window)
         if position is not None:
             self._future = self._pool.submit(self._derive, position, next_bounds)
 
     def wait(self) -> None:
-        """Return once what was started has ended. Raises what is not an error of a stage."""
+        """Wait until what was started has ended. Raises errors other than those of a stage."""
         future, self._future = self._future, None
         if future is not None:
             future.result()
@@ -67,7 +67,7 @@ class Ahead:
             with translate_errors():
                 bounds = next_bounds()
                 if not self._ctx.is_small(bounds):
-                    raise CannotDeriveAhead("the window is one for Spark")
+                    raise CannotDeriveAhead("the window is so large that it needs Spark")
                 compacted = _stage("compact").derive_ahead(self._ctx, bounds, position)
                 _stage("convert").derive_ahead(self._ctx, Bounds(compacted.lo, compacted.hi), position)
         except (BinlakeError, CannotDeriveAhead) as error:
@@ -75,10 +75,10 @@ class Ahead:
 
 
 def _stage(name: str) -> Any:
-    # Stages import this package.
+    # Imported late: the stages import this package.
     return importlib.import_module(f"spark_jobs.{name}.stage")
 
 
 def _log_reason(error: Exception) -> None:
-    """The stage itself meets an error again, and raises it there."""
+    """Only log: the stage will meet the error again and raise it."""
     log.info("window_not_derived_ahead", error=type(error).__name__, reason=str(error))

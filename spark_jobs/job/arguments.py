@@ -1,4 +1,4 @@
-"""What the commands of this room are asked alike; free of Spark, which some of them do without."""
+"""Command-line arguments that the commands share. Imports no Spark, because some commands do not need it."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def add_where(parser: argparse.ArgumentParser, *, master: str | None = None) -> 
     where.add_argument("--remote", help="Spark Connect server, sc://host:port")
     where.add_argument("--master", default=master, help="Spark master of a session in this process, such as local[2]")
     where.add_argument(
-        "--without-spark", action="store_true", help="start no Spark; when a stage needs it, end with that result"
+        "--without-spark", action="store_true", help="never start Spark; if a stage needs it, end with that error"
     )

@@ -26,7 +26,7 @@ class Cluster:
     tls: Tls | None = None
 
     def probe(self, host: str) -> Probe:
-        """What the pump at `host` says of itself. Raises SourceUnavailable."""
+        """The state that the pump at `host` reports. Raises SourceUnavailable."""
         return ask_pump(host, self.cluster_id, self.timeout_s, self.tls)
 
 

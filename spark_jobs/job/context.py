@@ -1,4 +1,4 @@
-"""What a stage gets and gives back; a stage is `run(context, bounds) -> StageResult` in `spark_jobs.STAGE.stage`."""
+"""The input and result of a stage; a stage is `run(context, bounds) -> StageResult` in `spark_jobs.STAGE.stage`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from spark_jobs.job.results import Bounds, StageResult
 __all__ = ["Bounds", "StageContext", "StageResult"]
 
 PIECE_BYTES = 64 << 20
-"""Bytes of binlogs of a window that another follows at once: what the driver handles in some hundred MiB of memory."""
+"""Binlog bytes of a window that another one follows at once: what the driver can process in a few hundred MiB."""
 
 
 @dataclass(frozen=True)
 class StageContext:
-    """One run over one replication. The Spark session is made at first use: plan and finalize need none, nor do small
-    windows. `in_pieces`: the caller continues after a window that land cuts short. `handover`: rows for the next
-    stage of this process."""
+    """One run over one replication.
+
+    The Spark session is created at first use: plan, finalize and small windows need none. `in_pieces`: the caller
+    continues after a window that land cuts short. `handover`: rows for the next stage in this process.
+    """
 
     replication: Replication
     run_id: str
@@ -45,32 +47,32 @@ class StageContext:
         return self.make_spark()
 
     def is_small(self, bounds: Bounds) -> bool:
-        """The driver handles the landed windows of `bounds` itself: fewer payload bytes than a Spark job is worth."""
+        """True if the driver processes the landed windows of `bounds` itself: too few bytes to justify a Spark job."""
         return self.fits_driver(sum(manifest.bytes for manifest in self.windows.manifests(bounds.lo, bounds.hi)))
 
     def fits_driver(self, size: int) -> bool:
-        """The driver handles `size` bytes of payload itself."""
+        """True if the driver processes `size` bytes of payload itself."""
         return 0 < self.driver_bytes >= size
 
     @property
     def most_bytes(self) -> int:
-        """Bytes of binlogs at which land ends a window; 0 = it does not."""
+        """Bytes of binlogs at which land ends a window; 0 = no limit."""
         configured = self.replication.window.max_bytes
         return configured if configured is not None else PIECE_BYTES if self.in_pieces else 0
 
     @cached_property
     def driver_bytes(self) -> int:
-        """`window.driver-bytes`; 0 where delta-rs cannot commit to the tables: in the lake of an older Binlake."""
+        """`window.driver-bytes`; 0 if delta-rs cannot commit to the tables, as in the lake of an older Binlake."""
         ours = all(can_delta_rs_commit(self.paths, table) for table in SPARK_TABLES)
         return self.replication.window.driver_bytes if ours else 0
 
     def rows_to_write(self, rows: pa.Table) -> Rows:
-        """`rows` of the driver, for the code that commits to this lake's tables."""
+        """`rows` of the driver, in the form that this lake's tables are written with."""
         return rows if self.driver_bytes else self.spark.createDataFrame(rows)
 
     @property
     def drainer_id(self) -> str:
-        """The replication's name in the registry, as a consumer that closing pumps and their GC wait for."""
+        """The replication's name in the registry: closing pumps and pump GC wait for this consumer."""
         return f"binlake-{self.replication.name}"
 
     @cached_property

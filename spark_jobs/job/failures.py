@@ -1,7 +1,8 @@
-"""Errors of Spark as ours: those of its Python workers come back as Java text; a conflict of Delta's passes by waiting.
+"""Translates errors of Spark into Binlake's.
 
-So does a Connect server that is away, or was restarted and does not know the session. delta-spark makes Python
-exceptions of Delta's conflicts (with a Connect server: `spark_jobs.job.connect`).
+Errors of Spark's Python workers arrive as Java text. Two errors are temporary: a Delta commit conflict, and a Connect
+server that is unreachable or was restarted and no longer knows the session. delta-spark turns Delta's conflicts into
+Python exceptions (with a Connect server: `spark_jobs.job.connect`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _CONFLICTS = (
 )
 _HINT = " Hint: "
 _LOST = re.compile(r"INVALID_HANDLE\.(SESSION_\w+|OPERATION_NOT_FOUND)")
-"""What a server says of a session that it has not, because it was started anew."""
+"""The answer of a restarted server for a session that it does not know."""
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def translate(error: Exception) -> BinlakeError | None:
-    """The BinlakeError hidden in a Spark exception; None when there is none."""
+    """The BinlakeError contained in a Spark exception; None if it contains none."""
     if isinstance(error, BinlakeError):
         return error
     if isinstance(error, _CONFLICTS):
@@ -58,11 +59,11 @@ def translate(error: Exception) -> BinlakeError | None:
             f"another writer changed a Delta table of the lake at the same time: {str(error).splitlines()[0]}",
             hint="the stage wrote nothing and can run again; let only Binlake maintain these tables",
         )
-    found = _OURS.search(str(error))
-    if found is None:
+    match = _OURS.search(str(error))
+    if match is None:
         return _server_lost(error)
-    kind = getattr(errors, found.group(1), Transient)
-    message, _, hint = found.group("text").partition(_HINT)
+    kind = getattr(errors, match.group(1), Transient)
+    message, _, hint = match.group("text").partition(_HINT)
     return kind(message, hint=hint)
 
 

@@ -1,9 +1,9 @@
-"""What a stage hands to the next one of the same process: rows and a manifest that it has just written to the lake.
+"""Passes rows and manifests from a stage to the next one in the same process, so that it need not read the lake.
 
-Rule: they are in the lake before they are put here, and a stage that finds none here reads them there, so that both
-ways give the same result. The bytes are bounded: what would pass the bound is not kept.
+Rule: a stage writes them to the lake before it puts them here, and a stage that finds nothing here reads the lake, so
+both ways give the same result. The total size is bounded: what would exceed the bound is not stored.
 
-What was derived ahead (`spark_jobs.job.ahead`) waits here too, with the position of the target that it supposes.
+Results derived ahead (`spark_jobs.job.ahead`) are stored here too, with the target position that they assume.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from binlake.target import Position
 
 MOST_BYTES = 256 << 20
-"""Bytes of Arrow that wait for their takers: the row changes, net changes and statements of a small window."""
+"""Limit for the stored Arrow bytes: the row changes, net changes and statements of a small window fit."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class _Ahead:
 
 
 class Handover:
-    """Rows by lake table and window, each for a number of takers. Stages of several sinks may call it side by side."""
+    """Rows by lake table and window, each for a number of takers. Thread-safe: sinks run their stages in parallel."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
@@ -50,9 +50,9 @@ class Handover:
         self._ahead: dict[str, _Ahead] = {}
 
     def put(self, table: LakeTable, bounds: Bounds, rows: pa.Table, takers: int = 1) -> None:
-        """Keep `rows`, all that `table` has of the window `bounds`, until `takers` took them.
+        """Store `rows`, all rows of `table` in the window `bounds`, until `takers` stages have taken them.
 
-        They take the place of rows that were put before. Nothing is kept where all would pass the bound.
+        They replace rows put before. Nothing is stored if the total would exceed the bound.
         """
         size, place = rows.nbytes, (table.name, bounds)
         with self._lock:
@@ -61,7 +61,7 @@ class Handover:
                 self._entries[place] = _Entry(rows, size, takers)
 
     def take(self, table: LakeTable, bounds: Bounds) -> pa.Table | None:
-        """The rows of the window as they were put; None when nothing is kept of it."""
+        """The stored rows of the window; None if there are none."""
         with self._lock:
             entry = self._entries.get((table.name, bounds))
             if entry is None:
@@ -72,24 +72,24 @@ class Handover:
             return entry.rows
 
     def put_compacted(self, manifest: CompactManifest) -> None:
-        """Keep what compact has just sealed, until its window is dropped or sealed again."""
+        """Store the manifest that compact has just sealed, until its window is dropped or sealed again."""
         with self._lock:
             self._compacted[Bounds(manifest.lo, manifest.hi)] = manifest
 
     def compacted(self, bounds: Bounds) -> CompactManifest | None:
-        """What compact sealed last in this process of the window `bounds`."""
+        """The manifest that compact last sealed in this process for the window `bounds`."""
         with self._lock:
             return self._compacted.get(bounds)
 
     def put_ahead(self, stage: str, bounds: Bounds, position: Position, derived: object) -> None:
-        """Keep what `stage` derived of `bounds` for a target that will be at `position`."""
+        """Store what `stage` derived of `bounds` for a target that will be at `position`."""
         with self._lock:
             self._ahead[stage] = _Ahead(bounds, position, derived)
 
     def take_ahead(self, stage: str, bounds: Bounds, position: Position) -> Any:
-        """What `stage` derived ahead of `bounds`, if the target is where that supposes it; else None.
+        """What `stage` derived ahead for `bounds`, if the target is at the assumed position; else None.
 
-        Where it is elsewhere, nothing that any stage derived ahead is of use.
+        If the target is elsewhere, everything derived ahead by any stage is discarded.
         """
         with self._lock:
             ahead = self._ahead.pop(stage, None)
@@ -99,13 +99,13 @@ class Handover:
             return ahead.derived
 
     def drop(self, hi: int) -> None:
-        """Keep nothing of windows that end at or below `hi`: they are over."""
+        """Discard everything of windows that end at or below `hi`: they are finished."""
         with self._lock:
             self._entries = {place: entry for place, entry in self._entries.items() if place[1].hi > hi}
             self._compacted = {bounds: manifest for bounds, manifest in self._compacted.items() if bounds.hi > hi}
 
     @property
     def bytes(self) -> int:
-        """Bytes of all rows that are kept."""
+        """Bytes of all stored rows."""
         with self._lock:
             return sum(entry.bytes for entry in self._entries.values())

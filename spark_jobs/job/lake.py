@@ -1,6 +1,6 @@
-"""The Spark-written tables: created once with their properties, overwritten by exact predicate only.
+"""The lake tables that stages write: created once with their properties, then overwritten only by exact predicates.
 
-A rerun writes the same rows to the same place (DESIGN 2). Never txnVersion: a smaller one is dropped in silence (R-24).
+A rerun replaces rows with the same rows (DESIGN 2). txnVersion is never used: a smaller one is silently dropped (R-24).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import SPARK_TABLES, LakeTable, arrow_schema
 
 AGAIN = "the stage can run again; let only Binlake maintain these tables"
-"""What to do where a commit was refused."""
+"""The hint after a refused commit."""
 _REPEATED = (
     OfSegment.SEGMENT, OfSegment.DB, OfSegment.TABLE, Statement.PHASE, Statement.KIND, Change.IDENTITY, Change.OP,
     Change.COPIES, Change.MUTATIONS, Ddl.DECISION, Binlog.PUMP,
 )  # fmt: skip
-# Texts that hardly repeat: dictionaries of them would cost a fifth of the writing, and names in maps pack well without.
+# Other texts hardly repeat: dictionaries would cost a fifth of the writing, and names in maps compress well anyway.
 _WRITER = WriterProperties(
     compression="ZSTD",
     default_column_properties=ColumnProperties(dictionary_enabled=False),
@@ -40,16 +40,16 @@ _WRITER = WriterProperties(
 
 
 def ensure_tables(paths: LakePaths) -> None:
-    """Create the tables that are missing. Caller holds the lake's lock `landing`."""
+    """Create the tables that are missing. The caller holds the lake's lock `landing`."""
     for table in SPARK_TABLES:
         ensure_table(paths, table)
 
 
 def ensure_table(paths: LakePaths, table: LakeTable) -> None:
-    """Create it if it is missing. Caller holds the lock under which it is written."""
+    """Create the table if it is missing. The caller holds the lock under which it is written."""
     place = paths.table(table.name)
     if not DeltaTable.is_deltatable(place):
-        # `parquet.block.size` is for Spark's writer, and no key of Delta's.
+        # `parquet.block.size` is a setting of Spark's writer that Delta does not know.
         DeltaTable.create(
             place,
             schema=table.arrow_schema(),
@@ -66,14 +66,15 @@ def read_table(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataF
 
 
 Rows: TypeAlias = DataFrame | pa.Table
-"""Rows that Spark derives, or those in the driver's memory, which delta-rs writes without a Spark job."""
+"""Rows derived by Spark, or rows in the driver's memory, which delta-rs writes without a Spark job."""
 
 
 def overwrite(rows: Rows, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:
-    """Replace the rows that match `predicate` by `rows` (all of which must match it) in one commit; the rows written.
+    """Replace the rows that match `predicate` by `rows` (all of which must match it) in one commit.
 
-    Caller holds the table's lock. `note` goes into the commit's userMetadata (`DESCRIBE HISTORY`): run, window, stage.
-    Rows of the driver: only into a table that delta-rs commits to (`LakeTable.engine`). Raises Transient.
+    Returns the number of rows written. The caller holds the table's lock. `note` goes into the commit's userMetadata
+    (`DESCRIBE HISTORY`): run, window, stage. Rows of the driver can only be written to a table that delta-rs commits to
+    (`LakeTable.engine`). Raises Transient.
     """
     if isinstance(rows, pa.Table):
         return _overwrite_here(rows, paths, table, predicate, note)
@@ -82,7 +83,7 @@ def overwrite(rows: Rows, paths: LakePaths, table: LakeTable, predicate: str, no
     if may_have_rows(paths, table, predicate):
         writer = writer.mode("overwrite").option("replaceWhere", predicate)
     else:
-        # Nothing to replace, as in all but reruns: two Spark jobs that would look for it are saved.
+        # Nothing to replace, as always except in reruns: this saves the two Spark jobs that would look for old rows.
         writer = writer.mode("append")
     about = user_metadata(note)
     writer.option("userMetadata", about).save(paths.table(table.name))
@@ -90,7 +91,7 @@ def overwrite(rows: Rows, paths: LakePaths, table: LakeTable, predicate: str, no
 
 
 def _rows_of_commit(paths: LakePaths, table: LakeTable, about: str) -> int:
-    """What the newest commit of this note wrote, as it counted: reading it back would scan the rows again."""
+    """The row count in the newest commit with this note; counting the rows themselves would scan them again."""
     own: Iterator[dict[str, Any]] = (
         one for one in DeltaTable(paths.table(table.name)).history(8) if one.get("userMetadata") == about
     )
@@ -112,7 +113,7 @@ def _overwrite_here(rows: pa.Table, paths: LakePaths, table: LakeTable, predicat
             write_deltalake(place, data, mode="overwrite", predicate=predicate, commit_properties=about,
                             writer_properties=_WRITER)  # fmt: skip
         elif data.num_rows and table.partitioned_by:
-            # Nothing to replace: Arrow writes for less CPU, and far less memory of its own (bench/README.md).
+            # Nothing to replace: Arrow writes with less CPU and far less memory (bench/README.md).
             parts = write_parts(paths.table(table.name), table, [data.cast(arrow_schema(table.schema()))])
             commit_parts(paths, table, parts, [], note)
         elif data.num_rows:
@@ -125,7 +126,7 @@ def _overwrite_here(rows: pa.Table, paths: LakePaths, table: LakeTable, predicat
 def commit_parts(
     paths: LakePaths, table: LakeTable, parts: Sequence[Part], replaced: Sequence[RemoveAction], note: Mapping[str, str]
 ) -> None:
-    """Make `parts` files of `table` in the place of those `replaced`, in one commit. Raises Transient."""
+    """Add the files `parts` to `table` and remove those `replaced`, in one commit. Raises Transient."""
     now = int(time.time() * 1000)
     adds = [AddAction(part.path, part.size, part.values, now, True, part.stats) for part in parts]
     place = open_table(paths.table(table.name))
@@ -142,25 +143,25 @@ def commit_parts(
 
 
 def user_metadata(note: Mapping[str, str]) -> str:
-    """The `note` of a commit as its log has it."""
+    """The `note` of a commit as the Delta log stores it."""
     return json.dumps(dict(note), sort_keys=True)
 
 
 def commit_properties(note: Mapping[str, str]) -> CommitProperties:
-    """The `note` of a commit that delta-rs makes."""
+    """The `note` in the form that a commit by delta-rs takes."""
     return CommitProperties(custom_metadata={"userMetadata": user_metadata(note)})
 
 
 def clear_rows(
     few: Callable[[pa.Table], Rows], paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]
 ) -> None:
-    """Remove the rows that match `predicate`; no commit when there are none. `few`: as StageContext.rows_to_write."""
+    """Remove the rows that match `predicate`; no commit if there are none. `few`: as StageContext.rows_to_write."""
     if may_have_rows(paths, table, predicate):
         overwrite(few(local_table([], table.schema())), paths, table, predicate, note)
 
 
 def local_table(rows: Iterable[Sequence[object]], schema: str) -> pa.Table:
-    """`rows` in the columns of a Spark schema text."""
+    """A table of `rows` with the columns of a Spark schema text."""
     kinds = arrow_schema(schema)
     columns = list(zip(*rows, strict=True)) or [() for _ in kinds]
     arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds.types, strict=True)]
@@ -173,16 +174,16 @@ def commit_ts_predicate(lo: int, hi: int) -> str:
 
 
 def may_have_rows(paths: LakePaths, table: LakeTable, predicate: str) -> bool:
-    """False when no file can have a row that matches `predicate`, by partitions and statistics."""
+    """False if partitions and statistics show that no file has a row that matches `predicate`."""
     return bool(open_table(paths.table(table.name)).file_uris(file_pruning_predicate=predicate))
 
 
 FOLD_COLUMNS = "count BIGINT, total BIGINT, xor BIGINT"
-"""A fold as Spark's workers give it back."""
+"""The columns in which Spark's workers return a fold."""
 
 
 def fold_of(rows: Rows, columns: Sequence[str]) -> Fold:
-    """The fold of all rows, the same of the same rows wherever they are (binlake.base.rowhash)."""
+    """The fold of all rows: equal for equal rows, wherever they are processed (binlake.base.rowhash)."""
 
     def part(some: pa.Table) -> pa.Table:
         return local_table([row_of_fold(rowhash.fold(rowhash.row_hashes(some, columns)))], FOLD_COLUMNS)
@@ -191,7 +192,7 @@ def fold_of(rows: Rows, columns: Sequence[str]) -> Fold:
 
 
 def row_of_fold(fold: Fold) -> tuple[int, int, int]:
-    """`fold` in `FOLD_COLUMNS`: BIGINT is signed."""
+    """`fold` as a row of `FOLD_COLUMNS`, as signed BIGINTs."""
     total, xor = (value - (value >> 63 << 64) for value in (fold.total, fold.xor))
     return fold.count, total, xor
 
@@ -203,7 +204,7 @@ def folds_in(rows: pa.Table) -> list[Fold]:
 
 
 def map_rows(rows: Rows, step: Callable[[pa.Table], pa.Table], schema: str) -> Rows:
-    """What `step` makes of `rows` in columns of `schema`: of all of them here, or of batches in the workers."""
+    """Apply `step`, which returns columns of `schema`: to all `rows` at once here, or to batches in the workers."""
     if isinstance(rows, pa.Table):
         return step(rows)
 

@@ -1,6 +1,6 @@
-"""The tables that a sink or a command wrote, with their columns, by the definitions that it has at hand when it ends.
+"""The lineage of a sink or command: the tables it wrote, with their columns, from definitions it already has.
 
-No server is asked for it and no row is read.
+It queries no server and reads no row.
 """
 
 from __future__ import annotations
@@ -30,55 +30,55 @@ from spark_jobs.job.results import StageResult
 
 Name = tuple[str, str]
 Shown = Callable[[TableDef], tuple[Columns, Sequence[str]]]
-"""A table's columns where it was written, and which of them are copied."""
+"""Returns a table's columns at the place written to, and which of them are copied from the source."""
 
 _LONGEST_TYPE = 200
-"""Letters of a type: an ENUM may have thousands of elements."""
+"""Most characters of a type that are shown: an ENUM may have thousands of elements."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """Tables that a sink's window has changed: their `definitions`, and at hi the tables that they come from."""
+    """Tables that a sink's window has changed: their `definitions`, and the source tables behind them at hi."""
 
     definitions: WindowDefinitions
     hi: int
     sources: Sources
     shown: Shown
 
-    def told(self, names: Iterable[Name]) -> dict[str, Any]:
+    def describe(self, names: Iterable[Name]) -> dict[str, Any]:
         """The tables `names` (of the target) as a part of a result's detail."""
-        return lineage_detail(lambda: {"wrote": self._all(sorted(set(names)))})
+        return lineage_detail(lambda: {"wrote": self._lineage_tables(sorted(set(names)))})
 
-    def _all(self, names: Sequence[Name]) -> list[LineageTable]:
+    def _lineage_tables(self, names: Sequence[Name]) -> list[LineageTable]:
         budget = LineageBudget()
-        return [self._one(name, budget) for name in names] if len(names) <= MOST_TABLES else []
+        return [self._lineage_table(name, budget) for name in names] if len(names) <= MOST_TABLES else []
 
-    def _one(self, name: Name, budget: LineageBudget) -> LineageTable:
+    def _lineage_table(self, name: Name, budget: LineageBudget) -> LineageTable:
         table = self.definitions.at(*name, self.hi)
         if table is None or table.kind != "table":
             return LineageTable(Table(*name))
         sources = self.sources.of(table)
         if not budget.takes_sources(len(sources)):
             sources = []
-        # Texts of types are made for what fits only.
+        # Build the type texts only for tables whose columns fit the budget.
         if not budget.takes_columns(len(table.columns), len(sources)):
             return LineageTable(Table(*name), (), [Table(source.db, source.name) for source in sources])
         columns, copied = self.shown(table)
         known = {column.name for source in sources for column in source.columns}
-        found = [Table(source.db, source.name, columns_of(source)) for source in sources]
-        # The others are the target's own, or have the name of a table in them (extract columns of routes).
-        return LineageTable(Table(*name, columns), [column for column in copied if column in known], found)
+        described = [Table(source.db, source.name, columns_of(source)) for source in sources]
+        # The other columns exist only at the target, or hold the name of a source table (extract columns of routes).
+        return LineageTable(Table(*name, columns), [column for column in copied if column in known], described)
 
 
 class Sources:
-    """The source's tables behind those of the target at a window's end; `tables` gives them, where routes count."""
+    """The source tables behind the target's tables at a window's end; `tables` returns them if there are routes."""
 
     def __init__(self, naming: Naming, tables: Callable[[], TargetTables]) -> None:
         self._routed = bool(naming.rules.routes)
         self._make = tables
 
     def of(self, table: TableDef) -> list[TableDef]:
-        """Those that share the target's `table`."""
+        """The source tables that share the target's `table`."""
         if not self._routed:
             return [_whole(table)]
         return self._tables.sources_of(table.db, table.name)
@@ -89,7 +89,7 @@ class Sources:
 
 
 def columns_at_target(dialect: Dialect) -> Shown:
-    """Columns as the target has them; it computes generated ones itself, and its own come from nowhere."""
+    """Columns as the target has them; generated columns and the target's extra columns do not count as copied."""
 
     def shown(table: TableDef) -> tuple[Columns, Sequence[str]]:
         own = tuple((name, "") for name in table.own)
@@ -99,19 +99,19 @@ def columns_at_target(dialect: Dialect) -> Shown:
 
 
 def columns_of(table: TableDef) -> Columns:
-    """The columns of a definition, with the words of SQL."""
+    """The columns of a definition with their SQL types."""
     return tuple((column.name, _cut(column.type_text)) for column in table.columns)
 
 
 def describe_table(table: TableDef) -> LineageTable:
-    """A table with its columns."""
+    """The lineage entry of a table with its columns."""
     return LineageTable(Table(table.db, table.name, columns_of(table)))
 
 
 class Gathered:
-    """The results of window after window, with the lineage of all in the last that has any: each table as it left it.
+    """The results of several windows. Only the last result with a lineage carries it: that of all windows together.
 
-    Hundreds of windows would else hold, and write, that of each.
+    Otherwise hundreds of windows would each hold and write their own.
     """
 
     def __init__(self, results: Iterable[StageResult] = ()) -> None:
@@ -122,7 +122,7 @@ class Gathered:
             self.add(result)
 
     def add(self, result: StageResult) -> None:
-        """The next result."""
+        """Add the next result."""
         if LINEAGE in result.detail:
             self._last = len(self._results)
             wrote = result.detail[LINEAGE].get("wrote", ())
@@ -130,7 +130,7 @@ class Gathered:
         self._results.append(replace(result, detail=drop_lineage(result.detail)))
 
     def detail(self) -> dict[str, Any]:
-        """The lineage of all, as a part of a result's detail."""
+        """The lineage of all results, as a part of a result's detail."""
         names = sorted(self._wrote)
         return lineage_detail(
             lambda: {"wrote": limit_tables([LineageTable.from_dict(self._wrote[name]) for name in names])}
@@ -138,15 +138,15 @@ class Gathered:
 
     def results(self) -> list[StageResult]:
         """All that was added."""
-        found = list(self._results)
+        results = list(self._results)
         if self._last >= 0:
-            last = found[self._last]
-            found[self._last] = replace(last, detail={**last.detail, **self.detail()})
-        return found
+            last = results[self._last]
+            results[self._last] = replace(last, detail={**last.detail, **self.detail()})
+        return results
 
 
 def _whole(table: TableDef) -> TableDef:
-    """`table` with the columns that a target of another shape does not take, too: the source's own definition."""
+    """The source's own definition of `table`, with columns that a target of another shape leaves out."""
     if len(table.all_columns) == len(table.raw.get("cols") or ()):
         return table
     return TableDef.from_json(table.raw, DbInfo(table.db_id, table.db, "", "", {}))

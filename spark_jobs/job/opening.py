@@ -1,4 +1,4 @@
-"""What a job or command works with, as its arguments say: the replication, and where Spark runs if it is needed."""
+"""Builds a job's or command's context from its arguments: the replication, and where Spark runs if it is needed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from spark_jobs.job.session import classic_session
 
 
 def context_of(replication: Replication, job: str, args: argparse.Namespace, run_id: str = "") -> StageContext:
-    """What the stages that the command `job` runs work with; `run_id` "" makes one up."""
+    """The context of the stages that the command `job` runs; if `run_id` is empty, one is generated."""
     make = session_factory(f"binlake-{job}-{replication.name}", args)
     return StageContext(replication, run_id or f"{job}-{uuid.uuid4().hex[:12]}", make)
 
 
 def session_factory(app: str, args: argparse.Namespace) -> Callable[[], SparkSession]:
-    """How this job gets its session: a Connect server, a given master, what spark-submit set, or not at all."""
+    """How this job gets its session: from a Connect server, a given master, spark-submit's settings, or not at all."""
     if args.without_spark:
         return _refuse_session
     if args.remote:
-        return lambda: _connected(args.remote)
+        return lambda: _connect(args.remote)
     return lambda: classic_session(app, args.master)
 
 
@@ -33,8 +33,8 @@ def _refuse_session() -> SparkSession:
     raise SparkNeeded
 
 
-def _connected(remote: str) -> SparkSession:
-    # At first use: its client loads gRPC, of which a session in this process has no use.
+def _connect(remote: str) -> SparkSession:
+    # Imported at first use: the client loads gRPC, which a session in this process does not need.
     from spark_jobs.job.connect import connect_session
 
     return connect_session(remote)

@@ -1,4 +1,4 @@
-"""How a command reports its outcome: as text or JSON, and to `--result`; free of Spark, which some do without."""
+"""How a command reports its outcome: as text or JSON, and to `--result`. Imports no Spark, which some do not need."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from binlake.errors import BinlakeError
 from spark_jobs.job.results import StageResult, outcome_of, outcome_of_error, write_outcome
 
 PARTIAL = 3
-"""Exit status where all that could be compared is equal, and something could not."""
+"""Exit status if everything that could be compared is equal, but something could not be compared."""
 DIFFERENT = 4
-"""Exit status where what was compared is not equal."""
+"""Exit status if the compared data differs."""
 
 
 def run_and_report(args: argparse.Namespace, act: Callable[[], Sequence[StageResult]]) -> list[StageResult]:
-    """Do `act` and write what it gives, or its error, to `--result`. Raises what `act` raises."""
+    """Call `act` and write its results, or its error, to `--result`. Raises what `act` raises."""
     try:
         results = list(act())
     except BinlakeError as error:
@@ -41,7 +41,7 @@ def show(results: Sequence[StageResult], output: str) -> None:
 
 
 def show_results(args: argparse.Namespace, results: list[StageResult], lines: Sequence[str] = ()) -> None:
-    """Print the results; in text `lines` behind them."""
+    """Print the results; as text, followed by `lines`."""
     show(results, args.output)
     if args.output == "text":
         for line in lines:

@@ -1,7 +1,8 @@
-"""The process that Spark forks its Python workers from, in a session on this machine: what all need is loaded once.
+"""The process from which a local Spark session forks its Python workers: it loads once what all workers need.
 
-A worker that was idle for a minute is ended, and the next one imports everything again. Only what starts no thread is
-loaded here, for a fork takes no thread along: Arrow and numpy stay the workers' own, and Arrow comes without pandas.
+Spark ends a worker that was idle for a minute, and a new one would import everything again. Only modules that start no
+thread are loaded here, because a fork does not copy threads: each worker loads Arrow and numpy itself, and Arrow
+without pandas.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from binlake.base.lightimport import import_lightly
 
 
 def load_before_fork() -> None:
-    """Import what every worker needs and what starts no thread."""
+    """Import the modules that every worker needs and that start no thread."""
     import_lightly()
     import pydantic  # noqa: F401
     import pyspark.worker  # noqa: F401
@@ -18,7 +19,7 @@ def load_before_fork() -> None:
 
 
 def main() -> None:
-    """What `python -m pyspark.daemon` does."""
+    """As `python -m pyspark.daemon`, after the imports."""
     load_before_fork()
     from pyspark.daemon import manager
 

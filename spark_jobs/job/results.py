@@ -1,4 +1,4 @@
-"""What a job works on and how it says that it ended; free of Spark, which recovery from relay files does without."""
+"""A job's bounds, result and outcome. Imports no Spark, because recovery from relay files runs without it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from binlake.errors import BinlakeError, Permanent
 from binlake.window.manifest import OfWindow
 
 CUT = "cut_at_bytes"
-"""In the detail of a landed window: it ends below the hi that was asked for, because it has `window.max-bytes`."""
+"""In the detail of a landed window: it ends below the requested hi, because it reached `window.max-bytes`."""
 
 
 class SparkNeeded(Permanent):
-    """A stage asked for a Spark session in a process that may start none; what it has done so far it may do again."""
+    """A stage needs a Spark session in a process that may not start one. The stage can be repeated safely."""
 
     def __init__(self) -> None:
         super().__init__(
-            "this needs Spark, and `--without-spark` forbids to start it",
+            "this needs Spark, but `--without-spark` forbids starting it",
             hint="omit that option, or name a Connect server (`--remote`) or a master (`--master`)",
         )
 
@@ -37,7 +37,7 @@ class Bounds(OfWindow):
 class StageResult:
     """How a stage ended: `state` done, already, ready, blocked, waiting or skipped; bounds; rows; seconds; detail.
 
-    `recover` has states of its own: recovered, nothing-to-do, pd-answers.
+    `recover` has other states: recovered, nothing-to-do, pd-answers.
     """
 
     stage: str
@@ -55,16 +55,16 @@ class StageResult:
 
 
 def outcome_of(results: Sequence[StageResult]) -> dict[str, Any]:
-    """The outcome of a job that ended well."""
+    """The outcome of a job that succeeded."""
     return {"ok": True, "results": [result.to_dict() for result in results]}
 
 
 def outcome_of_error(error: BinlakeError) -> dict[str, Any]:
-    """The outcome of a job that failed: the error's class decides about a retry."""
+    """The outcome of a job that failed; `kind` tells the caller whether to retry."""
     return {"ok": False, "error": {"kind": error.kind, "class": type(error).__name__, "message": str(error)}}
 
 
 def write_outcome(outcome: Mapping[str, Any], place: Path | None) -> None:
-    """Write it as JSON for the job's caller, if it gave a place."""
+    """Write the outcome as JSON to the file `place`, if the caller named one."""
     if place is not None:
         place.write_text(json.dumps(outcome), encoding="utf-8")

@@ -26,11 +26,11 @@ log = structlog.get_logger(__name__)
 def run_stage(
     name: str, ctx: StageContext, bounds: Bounds | None = None, start_ts: int | None = None, *, feed: str = ""
 ) -> StageResult:
-    """Run the stage `name`; plan takes `start_ts`, the others `bounds`, a feed's its name, too. Raises BinlakeError.
+    """Run the stage `name`; plan takes `start_ts`, the others `bounds`, a feed's also `feed`. Raises BinlakeError.
 
-    A failure leaves an event in the lake, but for LeaseHeld: a job that finds another at work waits. Nor does
-    SparkNeeded, which is not a failure. A stage of a feed that is not in state normal ends with `skipped`; a Permanent
-    error of one puts it in state error (S2-39).
+    A failure is recorded as an event in the lake, except LeaseHeld (the job waits for another one) and SparkNeeded
+    (which is not a failure). A stage of a feed that is not in state normal ends with `skipped`; a Permanent error puts
+    the feed into state error (S2-39).
     """
     module = importlib.import_module(f"spark_jobs.{name}.stage")
     if feed and bounds is not None and (skipped := _skipped(name, ctx, bounds, feed)) is not None:
@@ -54,7 +54,7 @@ def run_stage(
 
 
 def _skipped(name: str, ctx: StageContext, bounds: Bounds, feed: str) -> StageResult | None:
-    """The result of a stage whose feed does not work; None for one that does. Raises ConfigError for an unknown one."""
+    """The result `skipped` if the feed is stopped, None if it runs. Raises ConfigError for an unknown feed."""
     state = read_state(ctx.windows, feed)
     is_gone = state.state == "removed" and feed not in (one.name for one in ctx.replication.feed)
     if not is_gone:
@@ -73,12 +73,13 @@ def _skipped(name: str, ctx: StageContext, bounds: Bounds, feed: str) -> StageRe
 
 
 def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResult]:
-    """The next window through all its stages in one session (the `fused` layout); results in order of completion.
+    """Run the next window through all its stages in one session (the `fused` layout); results in order of completion.
 
-    A window that land cuts at `window.max-bytes` continues in pieces up to the hi that plan proposed. While a piece is
-    in the sinks, the next one lands and is derived for the SQL sink, and the one after that lands. Sinks run side by
-    side and one that fails stops no other; the first failure is raised once all that had begun has ended. That of a
-    feed is a result with state `failed`, and its feed is left out of later pieces; it is raised where no sink is left.
+    If land cuts a window at `window.max-bytes`, it continues in pieces up to the hi that plan proposed. While a piece
+    is in the sinks, the next one lands and is derived for the SQL sink, and the one after that lands. Sinks run in
+    parallel, and a failed sink stops no other; the first failure is raised once all running sinks have ended. A feed's
+    failure becomes a result with state `failed`, and later pieces leave the feed out; it is raised only if no sink is
+    left.
     """
     planned = run_stage("plan", ctx, start_ts=start_ts)
     results = Gathered([planned])
@@ -97,11 +98,11 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
 
 
 _Landed = list[StageResult]
-"""The results of land and of what follows it in the lake itself."""
+"""The results of land and of the other stages before the sinks."""
 
 
 class _Landing:
-    """Lands the pieces of one window, one at a time, in a thread of its own; each of them once."""
+    """Lands the pieces of one window, one at a time, in its own thread; each piece once."""
 
     def __init__(self, ctx: StageContext, hi: int) -> None:
         self._ctx = ctx
@@ -117,14 +118,14 @@ class _Landing:
         self._pool.shutdown()
 
     def start(self, lo: int) -> Future[_Landed]:
-        """Land the piece that begins at `lo`, if that has not been started."""
+        """Land the piece that begins at `lo`, unless it has been started already."""
         with self._lock:
             if lo not in self._pieces:
                 self._pieces = {lo: self._pool.submit(_land, self._ctx, Bounds(lo, self._hi))}
             return self._pieces[lo]
 
     def start_after(self, landed: _Landed) -> Future[_Landed] | None:
-        """As `start`, of the piece that follows; None after the last one."""
+        """As `start`, for the next piece; None after the last one."""
         is_cut = any(result.detail.get(CUT) for result in landed)
         return self.start(landed[-1].hi) if is_cut else None
 
@@ -134,14 +135,14 @@ def _bounds_of(landed: _Landed) -> Bounds:
 
 
 def _wait_for(landing: _Landing, piece: Future[_Landed]) -> Bounds:
-    """The bounds of `piece` once it has landed; the one after it lands from now on."""
+    """The bounds of `piece` once it has landed; this also starts landing the piece after it."""
     landed = piece.result()
     landing.start_after(landed)
     return _bounds_of(landed)
 
 
 def run_landed(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
-    """A window that something else has sealed, through merge and all sinks; errors as `run_window`."""
+    """Run an already sealed window through merge and all sinks; errors as `run_window`."""
     results = Gathered([run_stage("merge", ctx, bounds)])
     with Ahead(ctx) as ahead:
         for result in _Sinks(ctx, ahead).run(bounds):
@@ -150,7 +151,7 @@ def run_landed(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
 
 
 def _land(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
-    """The stages of the lake itself, behind plan."""
+    """Run the stages after plan and before the sinks."""
     results: list[StageResult] = []
     for stage in ctx.replication.stages():
         if stage.sink is None and stage.name != "plan":
@@ -160,7 +161,7 @@ def _land(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
 
 
 class _Sinks:
-    """The sinks of one run, side by side; a feed that failed rests until the next run."""
+    """The sinks of one run, in parallel; a feed that failed is left out until the next run."""
 
     def __init__(self, ctx: StageContext, ahead: Ahead) -> None:
         self._ctx = ctx
@@ -170,9 +171,9 @@ class _Sinks:
         self._chains = {sink: [stage for stage in stages if stage.sink == sink] for sink in sinks}
 
     def run(self, bounds: Bounds, next_bounds: Callable[[], Bounds] | None = None) -> list[StageResult]:
-        """All that is left of them. Raises the first failure of the SQL sink or the mirrors, or of the last feed.
+        """Run all sinks that are left. Raises the first failure of the SQL sink or the mirrors, or of the last feed.
 
-        `next_bounds` waits for the piece that follows, which is derived while this one is applied.
+        `next_bounds` waits for the next piece, which is derived while this one is applied.
         """
         try:
             return _side_by_side([partial(self._run, chain, bounds, next_bounds) for chain in self._chains.values()])
@@ -203,13 +204,13 @@ class _Sinks:
         return results
 
     def _start_ahead(self, bounds: Bounds, next_bounds: Callable[[], Bounds], window: Bounds) -> None:
-        # A sink's window that ends before the piece is followed by another one of the same piece.
+        # A sink's window that ends before the piece does is followed by another window of the same piece.
         if window.hi >= bounds.hi:
             self._ahead.start(window, next_bounds)
 
 
 def _failed(stage: str, bounds: Bounds, feed: str, error: Exception) -> StageResult:
-    """What a stage of a feed ends with where it must not stop the others; who holds its lock is waited for."""
+    """The result of a feed's failed stage, which must not stop other sinks; `waiting` if another job has its lock."""
     state = "waiting" if isinstance(error, LeaseHeld) else "failed"
     log.warning("feed_left_out", feed=feed, stage=stage, window=bounds.window, error=str(error))
     feed_state = "error" if stops_feed(error) else "normal"
@@ -225,7 +226,7 @@ def run_sink(
     feed: str = "",
     before_apply: Callable[[Bounds], None] | None = None,
 ) -> list[StageResult]:
-    """The stages of a sink up to `bounds.hi`, window by window: compact may end one before (stop points, size).
+    """Run the stages of a sink up to `bounds.hi`, window by window: compact may end one earlier (stop point, size).
 
     `before_apply` is called with each window that finalize is about to apply.
     """
@@ -249,7 +250,7 @@ def _run_stages(
             yield result
             if result.state in STOPPED:
                 return
-            # compact widens or narrows the window to what its sink applies next.
+            # compact widens or narrows the window to the one that its sink applies next.
             window = Bounds(result.lo, result.hi)
         if window.hi >= bounds.hi or window.hi <= reached:
             return
@@ -259,5 +260,5 @@ def _run_stages(
 def _side_by_side(chains: Sequence[Callable[[], list[StageResult]]]) -> list[StageResult]:
     with ThreadPoolExecutor(max(len(chains), 1)) as pool:
         futures = [pool.submit(chain) for chain in chains]
-    # All have ended by now: raising the first failure stops none of the others.
+    # All have ended by now, so raising the first failure stops no other sink.
     return [result for future in futures for result in future.result()]

@@ -1,4 +1,4 @@
-"""Spark sessions in a process of their own, as Binlake needs them; every setting gives its reason."""
+"""Spark sessions inside this process, with the settings that Binlake needs and the reason for each."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalogImplementation": "in-memory",
-    # A plain udf over a Parquet scan hangs for ever in 4.2.0 with the default (SPARK-58241).
+    # With the default, a plain udf over a Parquet scan hangs forever in 4.2.0 (SPARK-58241).
     "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
-    # commit dates and timestamps are UTC everywhere.
+    # Commit dates and timestamps are UTC everywhere.
     "spark.sql.session.timeZone": "UTC",
     # Small windows on few cores: 200 shuffle partitions cost seconds a stage.
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
-    # A window compiles some 90 classes, the same ones each time; the default keeps 100 and forgets them in between.
+    # A window compiles about 90 classes, the same ones each time; the default cache of 100 would evict them in between.
     "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.databricks.delta.snapshotPartitions": "1",
-    # As the driver writes them: snappy takes three times the bytes.
+    # The same as the driver uses: snappy takes three times the bytes.
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Land pulls once and applies under a fence: a second copy of a task is never wanted (hazards R-02).
+    # Land pulls once, and windows are applied under a fence: a task must never run in two copies (hazards R-02).
     "spark.speculation": "false",
 }
 
 
 def classic_session(app: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
-    """A session in this process. `master` None leaves it to spark-submit; `conf` wins over the defaults."""
+    """A session in this process. If `master` is None, spark-submit sets it; `conf` overrides the defaults."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app)
@@ -42,10 +42,11 @@ def classic_session(app: str, master: str | None = None, conf: dict[str, str] | 
         builder = builder.master(master).config("spark.jars", ",".join(delta_jars()))
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
         if archive := archive_options():
-            # Before the user's own options, not instead of them.
+            # Added before the user's own options, not in place of them.
             builder = builder.config("spark.driver.defaultJavaOptions", archive)
         if master.startswith("local"):
-            # Elsewhere the workers' machines may get this package only with the job, when that process runs already.
+            # On other masters the workers' machines may get this package only with the job, after the daemon has
+            # started.
             builder = builder.config("spark.python.daemon.module", "spark_jobs.job.pyworkers")
     for key, value in {**CONF, **(conf or {})}.items():
         builder = builder.config(key, value)

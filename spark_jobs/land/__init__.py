@@ -1,1 +1,1 @@
-"""The stage land: windows pulled from the pumps."""
+"""The stage land: pulls windows from the pumps."""

@@ -21,13 +21,13 @@ from spark_jobs.land.underway import Ended, Underway, ask_underway
 log = structlog.get_logger(__name__)
 
 LOOK_BACK = 64
-"""Jobs already known, in a row, after which older ones are not read: job ids are handed out in order of submission,
-and a job that finishes late is overtaken by a few others only."""
+"""Number of consecutive known jobs after which older ones are not read: job ids follow the order of submission, and
+only a few later jobs can finish before an earlier one."""
 
 
 @dataclass(frozen=True)
 class WindowJobs:
-    """`hi` after lowering; `changes`: (commit_ts, job) in commit order."""
+    """`hi`: the end of the window after lowering; `changes`: (commit_ts, job) in commit order."""
 
     hi: int
     changes: tuple[tuple[int, DdlJob], ...]
@@ -39,13 +39,13 @@ def fetch_jobs(
 ) -> WindowJobs:
     """The jobs of the DDL in the window, and those without a binlog. Raises IncompleteWindow, SourceUnavailable.
 
-    An empty lake gets the history up to lo first.
+    An empty lake first gets the history up to lo.
     """
     history = SchemaHistory(ctx.paths)
     known = history.exists()
     state = history.state_at(bounds.lo) if known else history.bootstrap(bounds.lo, source.ddl_jobs(0))
     binlogs = pulled.ddls(bounds) if any(part.ddls for part in parts) else []
-    # Asked before the history: what had ended by then is in it.
+    # Asked before the history is read, so that jobs which have ended by now are in the history.
     underway = ask_underway(source, state.version, bounds.hi)
     seen = max((part.schema_version for part in parts), default=0)
     if (
@@ -70,9 +70,9 @@ def fetch_jobs(
 
 @dataclass
 class _Newer:
-    """Jobs that took effect since lo: those finished by hi, and those begun by then that finished above it.
+    """Jobs that took effect since lo: `finished` by hi, or begun by hi and finished `above` it.
 
-    `versions`: the greatest version by table id of all that are over, those that changed nothing among them.
+    `versions`: by table id, the greatest version of all jobs that have ended, also those that changed nothing.
     """
 
     finished: list[DdlJob]
@@ -81,16 +81,16 @@ class _Newer:
 
     @property
     def newest(self) -> int:
-        """The greatest version of a job that is over."""
+        """The greatest version of a job that has ended."""
         return max(self.versions.values(), default=0)
 
     def ended(self, state: SchemaState) -> Ended:
-        """What is over, for DDL that is not; `state`: the schema at lo. Raises SchemaError."""
+        """The DDL that has ended, to judge DDL still running; `state`: the schema at lo. Raises SchemaError."""
         jobs = sorted(self.finished, key=lambda job: job.schema_version)
         return Ended(state.fold((job.finished_ts, job) for job in jobs), self.versions)
 
     def unlogged(self, logged: Collection[int]) -> list[WindowDdl]:
-        """The jobs that no binlog of the pull names, at the ts that bounds them from above."""
+        """The jobs that no pulled binlog names, each at its finished_ts, an upper bound of its commit_ts."""
         jobs = (job for job in (*self.finished, *self.above) if job.id not in logged)
         return [WindowDdl.without_binlog(job, job.finished_ts) for job in jobs]
 
@@ -99,9 +99,9 @@ class _Newer:
         return max([state.version, *(job.schema_version for job in (*self.finished, *self.above))])
 
     def effective(self, hi: int, changes: Sequence[tuple[int, DdlJob]]) -> list[DdlJob]:
-        """The jobs that committed by `hi`: finished by then, or of a lesser version than one that did.
+        """The jobs that committed by `hi`: finished by then, or with a smaller version than a job that did.
 
-        Versions are given out in commit order; two jobs may finish in the other order.
+        Versions are assigned in commit order, but jobs may finish in another order.
         """
         done = [job for job in self.finished if job.finished_ts <= hi]
         newest = max([job.schema_version for job in done] + [job.schema_version for _, job in changes], default=0)
@@ -110,15 +110,17 @@ class _Newer:
 
 
 def _attach_jobs(binlogs: Sequence[WindowDdl], source: TidbSource) -> list[WindowDdl]:
-    """Those of `binlogs` that change the schema, with the jobs that the history has by now."""
+    """The DDL binlogs that change the schema, with their jobs if the history already has them."""
     ddls = [ddl for ddl in binlogs if ddl.kind == "ddl"]
     jobs = source.ddl_jobs_by_id({ddl.job_id for ddl in ddls})
     return [replace(ddl, job=DdlJob.from_dict(jobs[ddl.job_id])) if ddl.job_id in jobs else ddl for ddl in ddls]
 
 
 def _lower_before_missing_job(pulled: Pulled, bounds: Bounds, ddls: Sequence[WindowDdl], version: int) -> int:
-    """hi, lowered to before the first DDL whose job is not in the history yet, and before the rows that may have seen
-    it: all of a version above `version`, for nothing tells when it began. Raises IncompleteWindow."""
+    """hi, lowered to before the first DDL whose job is not in the history yet, and before rows that may have seen it.
+
+    Those are all rows of a version above `version`, because it is unknown when the DDL began. Raises IncompleteWindow.
+    """
     missing = next((ddl for ddl in ddls if ddl.job is None), None)
     if missing is None:
         return bounds.hi
@@ -130,20 +132,20 @@ def _lower_before_missing_job(pulled: Pulled, bounds: Bounds, ddls: Sequence[Win
         raise IncompleteWindow(
             f"DDL job {job_id} is not in the source's history yet",
             where={"commit_ts": commit_ts, "window": bounds.window},
-            hint="it appears when the DDL is finished; ADMIN SHOW DDL JOBS shows its state",
+            hint="wait until the DDL has finished; ADMIN SHOW DDL JOBS shows its state",
         )
     return hi
 
 
 def _read_newer_jobs(source: TidbSource, state: SchemaState, hi: int) -> _Newer:
-    """The jobs that took effect since `state` and were submitted by `hi`; only those of the window are held whole.
+    """The jobs that took effect since `state` and were submitted by `hi`; only the window's jobs are held in memory.
 
-    A later job matters to no row of the window: none can have seen its schema.
+    Later jobs do not matter: no row of the window can have seen their schema.
     """
-    found = _Newer([], [])
+    newer = _Newer([], [])
     known = 0
     for job in (DdlJob.from_dict(raw) for raw in source.ddl_jobs(0, started_by=hi)):
-        found.versions[job.table_id] = max(found.versions.get(job.table_id, 0), job.schema_version)
+        newer.versions[job.table_id] = max(newer.versions.get(job.table_id, 0), job.schema_version)
         if not job.took_effect:
             continue
         known = known + 1 if job.schema_version <= state.version else 0
@@ -152,10 +154,10 @@ def _read_newer_jobs(source: TidbSource, state: SchemaState, hi: int) -> _Newer:
         if job.schema_version <= state.version:
             continue
         if job.finished_ts <= hi:
-            found.finished.append(job)
+            newer.finished.append(job)
         elif job.start_ts <= hi:
-            found.above.append(job)
-    return found
+            newer.above.append(job)
+    return newer
 
 
 def _lower_before_running_ddl(
@@ -163,8 +165,8 @@ def _lower_before_running_ddl(
 ) -> int:
     """hi, lowered to before the first row that may have seen a DDL which is still running. Raises IncompleteWindow.
 
-    A source without schema versions (`underway` is None) tells it by a row alone whose version no job of its history
-    has.
+    If the source has no schema versions (`underway` is None), a running DDL shows only by a row whose version is above
+    that of every job in the history.
     """
     if underway is None:
         first = pulled.first_row(bounds.lo + 1, max(newer.newest, state.version) + 1)
@@ -175,9 +177,9 @@ def _lower_before_running_ddl(
         return bounds.hi
     if first <= bounds.lo + 1:
         raise IncompleteWindow(
-            "a DDL is running on the source and rows were already written with its schema: they land when it ends",
+            "a DDL is running on the source and rows were already written with its schema: they can land once it ends",
             where={"commit_ts": first, "window": bounds.window},
-            hint="plan again when it has ended; ADMIN SHOW DDL JOBS lists it. Where it waits for a transaction"
+            hint="plan again when it has ended; ADMIN SHOW DDL JOBS lists it. If it waits for a transaction"
             " (metadata lock), end that transaction: mysql.tidb_mdl_view shows it",
         )
     log.info("hi_lowered", window=bounds.window, hi=str(first - 1), reason="a DDL is running")
@@ -185,9 +187,9 @@ def _lower_before_running_ddl(
 
 
 def _lower_before_rows_ahead(pulled: Pulled, bounds: Bounds, ddls: Sequence[WindowDdl]) -> int:
-    """hi, lowered to before the first row that comes behind one of `ddls` which ends above hi.
+    """hi, lowered to before the first row that was written after the effect of one of `ddls` whose end is above hi.
 
-    Such a row must land together with the DDL: alone it would be decoded and applied as if before it
+    Such a row must land together with the DDL: alone it would be decoded and applied as if it came before the DDL
     (`binlake.rows.schema.ahead`). Raises IncompleteWindow.
     """
     hi, lowest = bounds.hi, bounds.lo + 1
@@ -204,9 +206,9 @@ def _lower_before_rows_ahead(pulled: Pulled, bounds: Bounds, ddls: Sequence[Wind
         )
         if first <= lowest:
             raise IncompleteWindow(
-                "rows of the window were written with the schema of a DDL whose binlog is not there yet",
+                "rows of the window were written with the schema of a DDL whose binlog has not arrived yet",
                 where={"commit_ts": first, "window": bounds.window, "job_id": _job_ahead(ddls, hi, first)},
-                hint="plan again with a greater hi: a `stop-at` inside the DDL cannot be met, move it; where the DDL"
+                hint="plan again with a greater hi: a `stop-at` inside the DDL cannot be met, so move it; if the DDL"
                 " takes longer than window.max-seconds, raise that",
             )
         hi = first - 1
@@ -219,15 +221,15 @@ def _job_ahead(ddls: Sequence[WindowDdl], hi: int, first: int) -> int:
 def _place_jobs_without_binlog(
     effective: Sequence[DdlJob], bounds: Bounds, changes: Sequence[tuple[int, DdlJob]]
 ) -> list[tuple[int, DdlJob]]:
-    """Those of the `effective` jobs that no binlog of the window names, at their place among `changes`.
+    """The `effective` jobs that no binlog of the window names, with their position among `changes`.
 
-    Such are DDL that TiDB does not log, and DDL that committed at or before lo but finished after the base was read.
-    Their place is that of the last job with a smaller version: the order of versions is the order of effects.
+    They are DDL that TiDB does not log, and DDL that committed at or before lo but finished after the base was read.
+    Each takes the commit_ts of the last job with a smaller version: jobs take effect in the order of their versions.
     """
     named = {job.id for _, job in changes}
-    found: list[tuple[int, DdlJob]] = []
+    placed: list[tuple[int, DdlJob]] = []
     for job in effective:
         if job.id not in named:
             before = [commit_ts for commit_ts, other in changes if other.schema_version < job.schema_version]
-            found.append((max(before, default=bounds.lo + 1), job))
-    return found
+            placed.append((max(before, default=bounds.lo + 1), job))
+    return placed

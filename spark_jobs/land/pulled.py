@@ -1,7 +1,7 @@
-"""What land pulled from the pumps, asked before it is sealed: rows of `pump_source.SCHEMA_DDL`, wherever they are.
+"""Queries over the rows that land pulled from the pumps, before they are sealed (rows of `pump_source.SCHEMA_DDL`).
 
-Each question is a function over Arrow. The driver calls it on the rows it has; on those that Spark pulled the workers
-call it, and the driver puts their answers together.
+Each query (`Question`) is a function over Arrow. The driver calls it on the rows it has; for rows that Spark pulled,
+the workers call it and the driver combines their answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class PumpPart:
-    """One pump's part: commit_ts of its proof (0 = none), transactions, DDL among them, newest schema version."""
+    """One pump's part: commit_ts of its proof (0 = no proof), transactions, DDL among them, newest schema version."""
 
     proof: int
     entities: int
@@ -40,25 +40,25 @@ NOTHING = PumpPart(0, 0, 0, 0)
 
 
 class Question(Protocol):
-    """A function over some `columns` of pulled rows; its answer, some rows of `answer`, may be given piece by piece."""
+    """A function over some `columns` of pulled rows; it may be called piece by piece, its answers are then joined."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those it reads."""
+        """The columns it reads."""
 
     @property
     def answer(self) -> str:
-        """The columns of its answer, as Spark writes a schema."""
+        """The columns of its answer, as a Spark schema text."""
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """The answer of `rows`."""
+        """The answer for `rows`."""
 
 
 class PulledRows(Protocol):
-    """Where pulled rows are."""
+    """Access to pulled rows, wherever they are stored."""
 
     def ask(self, question: Question) -> pa.Table:
-        """The answers of all rows."""
+        """The answers for all rows, in the driver's memory."""
 
     def written(self, question: Question) -> Rows:
         """The same, left where the rows are."""
@@ -66,7 +66,7 @@ class PulledRows(Protocol):
 
 @dataclass(frozen=True)
 class InMemory:
-    """Rows of the driver."""
+    """Rows in the driver's memory."""
 
     rows: pa.Table
 
@@ -75,30 +75,30 @@ class InMemory:
         return question(self.rows.select(list(question.columns)))
 
     def written(self, question: Question) -> pa.Table:
-        """As PulledRows, in order of time."""
+        """As PulledRows, sorted by commit_ts and chunk."""
         return _sort(self.ask(question))
 
 
 class Pulled:
-    """The pulled rows of (lo, hi], proofs among them; every question names the range that counts by now."""
+    """The pulled rows of (lo, hi], including proofs; each query names its range, because hi may have been lowered."""
 
     def __init__(self, rows: PulledRows) -> None:
         self._rows = rows
         self._shared: dict[Bounds, dict[int, list[str]]] = {}
 
     def survey(self, bounds: Bounds) -> dict[str, PumpPart]:
-        """What each pump gave for `bounds`, by node id."""
+        """Each pump's part of `bounds`, by node id."""
         parts: dict[str, list[PumpPart]] = defaultdict(list)
         for row in self._rows.ask(_Survey(bounds)).to_pylist():
             parts[row.pop(Binlog.PUMP)].append(PumpPart(**row))
         return {pump: _sum_parts(own) for pump, own in parts.items()}
 
     def proofs(self) -> dict[str, int]:
-        """Up to which commit_ts each pump has given all that it holds."""
+        """The commit_ts up to which each pump has delivered everything it holds."""
         return {pump: part.proof for pump, part in self.survey(Bounds(0, 0)).items()}
 
     def conflict(self, bounds: Bounds) -> int | None:
-        """The least commit_ts of `bounds` for which two pumps hold different content."""
+        """The smallest commit_ts of `bounds` for which two pumps hold different content."""
         shared = self._shared_by(bounds)
         if not shared:
             return None
@@ -108,21 +108,21 @@ class Pulled:
         return min((ts for ts, contents_of_ts in contents.items() if len(contents_of_ts) > 1), default=None)
 
     def ddls(self, bounds: Bounds) -> list[WindowDdl]:
-        """The DDL binlogs of `bounds`, each once, in commit order, still without their jobs."""
+        """The DDL binlogs of `bounds`, without duplicates, in commit order, without their jobs."""
         answer = self._rows.ask(_Ddls(bounds))
         rows = zip(*(column.to_pylist() for column in answer.columns), strict=True)
         return [WindowDdl(*row) for row in sorted(set(rows))]
 
     def first_row(self, since: int, version: int = 0) -> int | None:
-        """Least commit_ts >= `since` of a transaction with row changes, of schema `version` or a later one."""
+        """Smallest commit_ts >= `since` of a transaction with row changes, of schema `version` or a later one."""
         least: int | None = pc.min(self._rows.ask(_FirstRow(since, version))[Binlog.COMMIT_TS]).as_py()
         return least
 
     def transactions(self, bounds: Bounds) -> Rows:
-        """Rows of `binlog` within `bounds`: one transaction per commit_ts, whichever pump it came from.
+        """Rows of `binlog` within `bounds`: one transaction per commit_ts, even if several pumps delivered it.
 
-        The same transaction may come from two pumps (a client that timed out, tidb-binlog 4): the least node id wins,
-        so that a second attempt keeps the same one.
+        Two pumps may have the same transaction (after a client timeout, tidb-binlog 4). The smallest node id wins, so
+        that a second attempt chooses the same copy.
         """
         left_out: dict[str, list[int]] = defaultdict(list)
         for ts, pumps in self._shared_by(bounds).items():
@@ -131,7 +131,7 @@ class Pulled:
         return self._rows.written(_Transactions(bounds, left_out))
 
     def _shared_by(self, bounds: Bounds) -> dict[int, list[str]]:
-        """The pumps of each transaction that more than one of them gave."""
+        """The pumps of each transaction that more than one pump delivered."""
         if bounds not in self._shared:
             self._shared[bounds] = _find_shared(self._rows.ask(_Owners(bounds)))
         return self._shared[bounds]
@@ -159,7 +159,7 @@ def _find_shared(owners: pa.Table) -> dict[int, list[str]]:
 
 @dataclass(frozen=True)
 class _Survey:
-    """Each pump's part, with the greatest commit_ts of its proofs."""
+    """Each pump's part; its proof is the greatest commit_ts of its proof rows."""
 
     bounds: Bounds
     columns: ClassVar = (Binlog.PUMP, Binlog.KIND, Binlog.COMMIT_TS, Binlog.CHUNK, Binlog.SCHEMA_VERSION)
@@ -187,7 +187,7 @@ def _part_of(rows: pa.Table, pump: str, bounds: Bounds) -> PumpPart:
 
 @dataclass(frozen=True)
 class _Owners:
-    """Which pump gave which transaction."""
+    """Which pump delivered which transaction."""
 
     bounds: Bounds
     columns: ClassVar = (Binlog.COMMIT_TS, Binlog.PUMP, Binlog.KIND, Binlog.CHUNK)
@@ -234,7 +234,7 @@ class _Ddls:
 
 @dataclass(frozen=True)
 class _FirstRow:
-    """The least commit_ts of row changes."""
+    """The smallest commit_ts of row changes."""
 
     since: int
     version: int
@@ -250,7 +250,7 @@ class _FirstRow:
 
 @dataclass(frozen=True)
 class _Transactions:
-    """Rows of `binlog`, without those that another pump gives: `left_out`, commit_ts by pump."""
+    """Rows of `binlog`, without duplicates that another pump delivers (`left_out`: commit_ts by pump)."""
 
     bounds: Bounds
     left_out: Mapping[str, list[int]] = field(default_factory=dict)
@@ -270,7 +270,7 @@ class _Transactions:
 
 
 def _transactions(rows: pa.Table, bounds: Bounds, *, first: bool = False) -> pa.Table:
-    """Rows of transactions within `bounds`, no proof; `first`: one row of each."""
+    """Rows of transactions within `bounds`, without proofs; `first`: only the first row of each transaction."""
     own = _within(np.asarray(rows[Binlog.COMMIT_TS]), bounds) & _flags(pc.not_equal(rows[Binlog.KIND], "proof"))
     if first:
         own &= np.asarray(rows[Binlog.CHUNK]) == 0
@@ -278,7 +278,7 @@ def _transactions(rows: pa.Table, bounds: Bounds, *, first: bool = False) -> pa.
     for batch in rows.to_batches():
         inside = own[at : at + batch.num_rows]
         at += batch.num_rows
-        # Most are taken whole: no payload is copied.
+        # Most batches are taken whole, without copying payloads.
         batches.append(batch if inside.all() else batch.filter(pa.array(inside)))
     return pa.Table.from_batches(batches, rows.schema)
 

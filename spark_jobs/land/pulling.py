@@ -1,7 +1,7 @@
-"""Pulls a window from all pumps side by side and in step, until its end or until it has its bytes.
+"""Pulls a window from all pumps in parallel and in step, until its end or until it has enough bytes.
 
-The pump that is behind by commit_ts is read next, so that what lies above the place all have passed stays little. Where
-the pull ends early, hi comes down to a commit_ts that every pump has passed: nothing is pulled twice.
+The pump that is behind by commit_ts is read next, so that few rows lie above the commit_ts that all pumps have passed.
+If the pull ends early, hi is lowered to a commit_ts that every pump has passed, so nothing is pulled twice.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Part:
-    """What is there of a pull: all rows at or below `upto`, which is below the hi asked for where it ended early.
+    """The result of a pull: all rows at or below `upto`, which is below the requested hi if the pull ended early.
 
-    `full`: there was no room for more.
+    `full`: the driver had no room for more.
     """
 
     rows: pa.Table
@@ -36,9 +36,9 @@ class Part:
 
 
 def pull_window(ctx: StageContext, pull: PumpPull, most_bytes: int) -> tuple[Pulled, int]:
-    """(the rows, up to which commit_ts they are whole); by the driver alone unless that is too much for it.
+    """(the rows, the commit_ts up to which they are complete); the driver pulls alone if the rows fit.
 
-    `most_bytes` of payload, 0 = no bound, end it early. Raises SourceUnavailable, LostRange, WireError.
+    The pull ends early at `most_bytes` of payload (0 = no limit). Raises SourceUnavailable, LostRange, WireError.
     """
     part = pull_here(pull, _room(ctx.driver_bytes, pull, most_bytes), most_bytes) if ctx.driver_bytes else None
     if part is not None and not part.full:
@@ -53,8 +53,11 @@ def pull_window(ctx: StageContext, pull: PumpPull, most_bytes: int) -> tuple[Pul
 
 
 def _room(driver_bytes: int, pull: PumpPull, most_bytes: int) -> int:
-    """Payload bytes that the driver takes: what lies above the place that all pumps have passed counts besides where
-    the window ends at `most_bytes`, or else the last piece of what fits would be left to Spark."""
+    """Payload bytes that the driver takes.
+
+    If the window ends at `most_bytes`, there is extra room for rows above the commit_ts that all pumps have passed;
+    otherwise a last piece that would fit would be left to Spark.
+    """
     return driver_bytes + (2 * BATCH_BYTES * len(pull.pumps) if 0 < most_bytes <= driver_bytes else 0)
 
 
@@ -80,7 +83,7 @@ def payload_bytes(rows: pa.Table | pa.RecordBatch) -> int:
 
 
 class _Stream:
-    """The batches of one pump, the next of which is always on its way. `passed`: all at or below it is in `batches`."""
+    """The batches of one pump; the next one is always being fetched. All rows at or below `passed` are in `batches`."""
 
     def __init__(self, pool: ThreadPoolExecutor, node_id: str, lo: int, batches: Iterator[pa.RecordBatch]) -> None:
         self.node_id = node_id
@@ -92,7 +95,7 @@ class _Stream:
         self._next: Future[pa.RecordBatch | None] = pool.submit(next, batches, None)
 
     def take(self) -> int:
-        """Wait for the next batch; its payload bytes."""
+        """Wait for the next batch; returns its payload bytes."""
         batch = self._next.result()
         if batch is None:
             self.ended = True
@@ -100,14 +103,16 @@ class _Stream:
             return 0
         self._next = self._pool.submit(next, self._source, None)
         self.batches.append(batch)
-        # More of the last transaction may come.
+        # More rows of the last transaction may follow.
         self.passed = max(self.passed, batch["commit_ts"][batch.num_rows - 1].as_py() - 1)
         return payload_bytes(batch)
 
 
 def _cut(streams: Sequence[_Stream], passed: int, most_bytes: int) -> int | None:
-    """The commit_ts up to which `most_bytes` of payload lie, at least one transaction; None: too few are passed by all,
-    or all that there is."""
+    """The commit_ts up to which there are at most `most_bytes` of payload, but at least one transaction.
+
+    None if all pumps together have passed fewer bytes than that.
+    """
     batches = [batch for stream in streams for batch in stream.batches]
     ts = np.concatenate([np.asarray(batch["commit_ts"]) for batch in batches])
     sizes = np.concatenate([np.asarray(pc.binary_length(batch["payload"])) for batch in batches])
@@ -116,14 +121,14 @@ def _cut(streams: Sequence[_Stream], passed: int, most_bytes: int) -> int | None
     ts, total = ts[own][order], sizes[own][order].cumsum(dtype=np.int64)
     if not len(ts) or total[-1] < most_bytes:
         return None
-    # Whole transactions: the last row of each says how many bytes there are with it.
+    # Cut only between transactions: at the last row of each one stands the total up to and including it.
     last = np.flatnonzero(np.diff(ts, append=ts[-1] + 1))
     fitting = int(np.searchsorted(total[last], most_bytes, side="right"))
     return int(ts[last[max(fitting, 1) - 1]])
 
 
 def _table(streams: Sequence[_Stream], upto: int) -> pa.Table:
-    """All rows, and a proof of each pump that was not pulled to its end."""
+    """All rows, and a proof for each pump that was not pulled to its end."""
     proofs = [proof(stream.node_id, stream.passed) for stream in streams if not stream.ended]
     batches = [batch for stream in streams for batch in stream.batches]
     log.debug("pulled", batches=len(batches), upto=str(upto))

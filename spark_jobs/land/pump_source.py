@@ -1,8 +1,8 @@
-"""What a pump holds of (lo, hi], as Arrow: blocks of the stream become columns, no binlog an object of its own.
+"""Reads a pump's binlogs of (lo, hi] as Arrow: blocks of the stream become columns, without an object for each binlog.
 
 The stream is ordered and bounded by the pump's watermark, so the entity that ends a pull proves that nothing below it
-is missing (hazards R-48): the first one at or above hi, or an earlier one where the pull ends at its bytes. The proof
-comes out as a row of kind `proof`; fakes otherwise leave no row.
+is missing (hazards R-48). That is the first one at or above hi, or an earlier one if the pull ends at its byte limit.
+The proof is returned as a row of kind `proof`; other fake binlogs leave no row.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ SCHEMA_DDL = (
     "commit_ts BIGINT, start_ts BIGINT, chunk INT, pump STRING, kind STRING, schema_version BIGINT, job_id BIGINT, "
     "schema_state INT, query STRING, content STRING, payload BINARY"
 )
-"""`content` is that of a payload in chunks; of others it is asked only where two pumps hold them (`content_of`)."""
+"""`content` is set only for a payload in chunks; for others it is computed if two pumps hold them (`content_of`)."""
 ARROW_SCHEMA = arrow_schema(SCHEMA_DDL)
 
 
 @dataclass(frozen=True)
 class PumpPull:
-    """Pulls the pump of each row in the workers; `pumps` are (node id, host), a row's `id` their place.
+    """Pulls one pump for each input row, in the workers; `pumps` are (node id, host), a row's `id` is an index into it.
 
-    `share_bytes`: payload bytes behind which each pump's pull may end; None: at hi only.
-    A function over rows, not a Python data source: that starts a fresh interpreter twice in the planning of each read,
-    several seconds a window, while these run in the workers that merge uses too.
+    `share_bytes`: payload bytes after which each pump's pull may end; None: it ends only at hi.
+    It is a function over rows, not a Python data source: Spark starts a new interpreter twice to plan each read of a
+    data source, which takes several seconds a window. The function runs in the workers that merge uses too.
     """
 
     pumps: tuple[tuple[str, str], ...]
@@ -54,7 +54,7 @@ class PumpPull:
     share_bytes: int | None = None
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """One partition a pump, with the columns of `SCHEMA_DDL`."""
+        """A frame with one partition for each pump and the columns of `SCHEMA_DDL`."""
         places = spark.range(0, len(self.pumps), 1, max(len(self.pumps), 1))
         return places.mapInArrow(self, SCHEMA_DDL)
 
@@ -65,7 +65,7 @@ class PumpPull:
                 yield from self.of(place)
 
     def of(self, place: int) -> Iterator[pa.RecordBatch]:
-        """The batches of the pump at `place`. Raises SourceUnavailable, LostRange, WireError."""
+        """The batches of the pump with the index `place`. Raises SourceUnavailable, LostRange, WireError."""
         node_id, host = self.pumps[place]
         reader = PumpReader(host, self.cluster_id, timeout_s=self.timeout_s, tls=self.tls)
         return pull_batches(node_id, reader, self.lo, self.hi, self.share_bytes)
@@ -74,7 +74,7 @@ class PumpPull:
 def pull_batches(
     node_id: str, reader: PumpReader, lo: int, hi: int, share_bytes: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of one pump over (lo, hi] in commit_ts order, as batches bounded by bytes.
+    """Rows of one pump in (lo, hi] in commit_ts order, as batches of bounded size.
 
     Raises SourceUnavailable, LostRange, WireError.
     """
@@ -101,13 +101,13 @@ def pull_batches(
 
 
 def proof(pump: str, commit_ts: int) -> pa.RecordBatch:
-    """The row that says: `pump` has given all that lies at or below `commit_ts`."""
+    """A row which states that `pump` has delivered everything at or below `commit_ts`."""
     row = (commit_ts, commit_ts, 0, pump, "proof", 0, 0, 0, None, None, b"")
     return _record([pa.array([value], field.type) for value, field in zip(row, ARROW_SCHEMA, strict=True)])
 
 
 def content_of(payload: bytes) -> str:
-    """What must be equal when two pumps hold one transaction: all but prewrite_key (invariant 4)."""
+    """A digest of everything except prewrite_key: equal if two pumps hold the same transaction (invariant 4)."""
     binlog, version = parsed(payload)
     if version is None:
         return _digest(payload)
@@ -120,7 +120,7 @@ def _digest(*parts: bytes) -> str:
 
 
 def _batches(pump: str, gathered: Sequence[Block], hi: int) -> Iterator[pa.RecordBatch]:
-    """One batch of the binlogs of `gathered`; none when there are none but fakes."""
+    """One batch of the binlogs of `gathered`; no batch if there are only fake binlogs."""
     if not gathered:
         return
     commit_ts, start_ts = (np.concatenate([block[column] for block in gathered]) for column in (0, 1))
@@ -155,7 +155,7 @@ def _batch(pump: str, commit_ts: Ints, start_ts: Ints, heads: Envelopes, payload
 
 
 def _large(pump: str, block: Block, hi: int) -> Iterator[pa.RecordBatch]:
-    """Each payload by itself, one longer than a chunk in pieces: a column of a batch holds less than 2 GiB."""
+    """A batch for each payload, and for each chunk of a long one: a column of a batch holds less than 2 GiB."""
     bounds = [0, *block.ends.tolist()]
     for number, (commit_ts, start_ts) in enumerate(zip(block.commit_ts.tolist(), block.start_ts.tolist(), strict=True)):
         if commit_ts > hi or commit_ts == start_ts:

@@ -1,7 +1,8 @@
 """land: pull the window, prove it complete, fetch its DDL jobs, seal the manifest. A landed window is immutable.
 
-Order of durability: rows in `binlog`, jobs in `schema_change`, then the seal. A crash before the seal leaves rows above
-the landed ts, which the next attempt replaces; a rerun after it verifies the digest and writes nothing (hazards R-03).
+Order of durability: rows in `binlog`, jobs in `schema_change`, then the seal. After a crash before the seal, the next
+attempt replaces the rows above the landed ts. A rerun after the seal verifies the digest and writes nothing (hazards
+R-03).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
-    """Land (lo, hi] or a shorter window with the same lo; or verify that it is landed.
+    """Land (lo, hi] or a shorter window with the same lo; if it is already landed, verify it.
 
     Raises IncompleteWindow, LostRange, ConflictingBinlogs, ImmutableWindow, SourceUnavailable.
     """
@@ -47,8 +48,8 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         sealed = _sealed(ctx, bounds)
         if sealed is not None:
             _verify(ctx, sealed)
-            # An attempt that died behind the seal leaves it. What that one did not tell the pumps the next plan tells,
-            # so that a landed window goes on without the source.
+            # An attempt that died after the seal leaves its staging files. If it did not publish the landed ts to the
+            # pumps, the next plan does, so a landed window can continue without the source.
             _drop_staging(ctx, sealed)
             return _result(sealed, began, "already", {})
         with open_cluster(ctx.replication) as cluster:
@@ -66,7 +67,7 @@ def _sealed(ctx: StageContext, bounds: Bounds) -> WindowManifest | None:
         raise ImmutableWindow(
             f"the window does not start at the landed ts {landed_ts}",
             where={"window": bounds.window},
-            hint="landed windows follow each other without gaps: let plan propose the window",
+            hint="let plan propose the window: landed windows must follow each other without gaps",
         )
     return None
 
@@ -80,15 +81,15 @@ def _verify(ctx: StageContext, sealed: WindowManifest) -> None:
     landed = read_landed(ctx, Bounds(sealed.lo, sealed.hi), small=ctx.fits_driver(sealed.bytes))
     if landed.digest != sealed.digest:
         raise ImmutableWindow(
-            "the landed rows are not those that were sealed",
+            "the landed rows differ from the sealed ones",
             where={"window": sealed.window, "sealed": sealed.digest[:12], "found": landed.digest[:12]},
-            hint="`binlog` was changed after landing: restore it by Delta time travel",
+            hint="restore `binlog`, which was changed after landing, by Delta time travel",
         )
 
 
 @dataclass(frozen=True)
 class _Complete:
-    """Rows that are proved to be all of `bounds`, and the jobs of its DDL. `is_cut`: at its bytes."""
+    """Rows proved to be all rows of `bounds`, and the jobs of its DDL. `is_cut`: the window ends at its byte limit."""
 
     pulled: Pulled
     bounds: Bounds
@@ -98,18 +99,18 @@ class _Complete:
 
     @property
     def entities(self) -> int:
-        """Transactions as the pumps gave them."""
+        """Transactions delivered by the pumps, duplicates included."""
         return sum(proof.entities for proof in self.proofs)
 
 
 def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowManifest, list[Member], bool]:
-    """(the manifest to be sealed, the members, whether the window ends at its bytes)."""
+    """(the manifest to seal, the members, whether the window ends at its byte limit)."""
     members = _members(ctx, cluster, bounds)
     window = _complete(ctx, cluster, members, bounds, ctx.most_bytes)
     bounds = window.bounds
     ensure_tables(ctx.paths)
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}
-    # All above lo is replaced: an unsealed attempt with a greater hi may have left rows there.
+    # Replace all rows above lo: an unsealed attempt with a greater hi may have left rows there.
     above = f"commit_ts > {bounds.lo}"
     landed, written = NONE, 0
     if window.entities or may_have_rows(ctx.paths, BINLOG, above):
@@ -121,13 +122,13 @@ def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowMa
         raise IncompleteWindow(
             f"{landed.rows} rows had to be written to `binlog`, but {written} were",
             where={"window": bounds.window},
-            hint="the stage can run again; only Binlake may commit to its tables",
+            hint="run the stage again; only Binlake may commit to its tables",
         )
     return _manifest(ctx, cluster, landed, window), members, window.is_cut
 
 
 def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked: Bounds, most_bytes: int) -> _Complete:
-    """Pull and prove `asked`, or the part of it that has `most_bytes` (0: no bound)."""
+    """Pull and prove `asked`, or the first part of it with `most_bytes` (0: no limit)."""
     pulled, hi = pull_window(ctx, _pull(cluster, members, asked), most_bytes)
     bounds = replace(asked, hi=hi)
     parts = pulled.survey(bounds)
@@ -139,7 +140,7 @@ def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked:
     except IncompleteWindow as error:
         if hi == asked.hi:
             raise
-        # Rows of it ran ahead of a DDL that comes behind its bytes: they land together.
+        # Some rows were written after a DDL that lies beyond the byte limit: they must land together with it.
         log.info("window_exceeds_max_bytes", window=bounds.window, reason=error.message)
         return _complete(ctx, cluster, members, asked, 0)
     return _Complete(pulled, replace(bounds, hi=jobs.hi), proofs, jobs, hi < asked.hi)
@@ -164,12 +165,12 @@ def _proof(cluster: Cluster, member: Member, part: PumpPart, bounds: Bounds) -> 
         raise IncompleteWindow(
             f"the pump ended its stream at {part.proof}, below hi",
             where=where,
-            hint="check the pump's log, then try again",
+            hint="check the pump's log, then run the stage again",
         )
     after = cluster.probe(member.host)
     if after.gc_ts > 0 and after.gc_ts >= bounds.lo:
         raise LostRange(
-            f"the pump collected binlogs up to {after.gc_ts} during the pull", where=where, hint="see the runbook"
+            f"the pump's GC deleted binlogs up to {after.gc_ts} during the pull", where=where, hint="see the runbook"
         )
     if member.store_uuid != after.store_uuid or after.node_id not in ("", member.node_id):
         raise IncompleteWindow("the pump changed its data directory during the pull", where=where)
@@ -187,7 +188,7 @@ def _refuse_conflicts(pulled: Pulled, bounds: Bounds) -> None:
         raise ConflictingBinlogs(
             "two pumps have different content for the same commit_ts",
             where={"window": bounds.window, "commit_ts": conflict_ts},
-            hint="one of the pumps is damaged or of another cluster: compare them with PullBinlogs; nothing was landed",
+            hint="one pump is damaged or belongs to another cluster: compare them with PullBinlogs; nothing was landed",
         )
 
 
@@ -209,7 +210,7 @@ def _manifest(ctx: StageContext, cluster: Cluster, landed: Landed, window: _Comp
 
 
 def _seal(ctx: StageContext, cluster: Cluster, manifest: WindowManifest, members: list[Member], seconds: float) -> None:
-    # Remembered before the seal: a pump of a sealed window can never be unknown (hazards R-05).
+    # Members are recorded before the seal, so a pump of a sealed window can never be unknown (hazards R-05).
     ctx.members.remember(
         [RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, manifest.hi) for m in members]
     )
@@ -217,8 +218,8 @@ def _seal(ctx: StageContext, cluster: Cluster, manifest: WindowManifest, members
     ctx.windows.record(
         WindowEvent("land", manifest.lo, manifest.hi, "done", rows, seconds, ctx.run_id, manifest=manifest.to_json())
     )
-    # Never ahead of the seal, and not left to the next plan: pumps that close wait for it (hazards R-05), and what they
-    # may collect hangs on it.
+    # Publish never before the seal, and do not leave it to the next plan: closing pumps wait for it (hazards R-05), and
+    # their GC may delete binlogs up to it.
     cluster.registry.publish_drainer(ctx.drainer_id, manifest.hi)
     _drop_staging(ctx, manifest)
     log.info("landed", window=manifest.window, transactions=rows, bytes=manifest.bytes, digest=manifest.digest[:12])

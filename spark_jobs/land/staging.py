@@ -1,5 +1,5 @@
-"""A large window as Spark pulled it, written once: pulling again could give other rows, so all that follows works on
-these files."""
+"""A large window pulled by Spark and written to files once: a second pull could return other rows, so everything that
+follows reads these files."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from spark_jobs.land.pump_source import SCHEMA_DDL, PumpPull
 
 @dataclass(frozen=True)
 class Staged:
-    """A `PulledRows` in files below the lake; `rows` have the columns of `SCHEMA_DDL`."""
+    """`PulledRows` in files in the lake's folder; `rows` have the columns of `SCHEMA_DDL`."""
 
     rows: DataFrame
 
     @classmethod
     def by(cls, ctx: StageContext, pull: PumpPull, lo: int, before: pa.Table | None = None) -> Staged:
-        """Pull in the workers, for the window behind `lo`; `before`: what lies before their range. What they raise
-        comes as Spark's error (spark_jobs.job.failures)."""
+        """Pull in the workers, for the window that starts at `lo`; `before`: rows before the pulled range.
+
+        Errors of the workers arrive as Spark's error (spark_jobs.job.failures).
+        """
         folder = ctx.paths.staging(str(lo))
-        # What a dead attempt left is worthless: its pull has no proof.
+        # Remove what a dead attempt left: its pull has no proof.
         shutil.rmtree(folder, ignore_errors=True)
         pull.frame(ctx.spark).write.mode("overwrite").parquet(folder)
         if before is not None:

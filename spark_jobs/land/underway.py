@@ -1,13 +1,13 @@
-"""DDL that is running on the source: which rows may have seen it, before it is in any history (invariant 5).
+"""DDL that is running on the source: which rows may have seen it, although it is in no history yet (invariant 5).
 
-Rule: a window ends before the first step of a running DDL that rows can have seen. What was asked was asked behind the
-pull and before the history, so a step that a row of the window saw had been made by then, and a job that was over by
-then is in the history, where `binlake.rows.schema.ahead` places it. No time is waited for.
+Rule: a window ends before the first step of a running DDL that rows can have seen. The source is asked after the pull
+and before the history is read. So a step that a row of the window saw was made before the question, and a job that had
+ended by then is in the history, where `binlake.rows.schema.ahead` places it. Binlake need not wait for anything.
 
-By the status port (`ByVersions`) each schema version is a step with a table and a commit_ts. It belongs to the first
-job of its table that ends with that version or a later one; where there is none the DDL is running, and rows have seen
-it where the public part of the table's definition is not that of the history any more. By SQL (`ByJobs`) the jobs that
-run are a table of their own.
+Through the status port (`ByVersions`) each schema version is a step with a table and a commit_ts. It belongs to the
+first job of its table that ends with that version or a later one. If there is no such job, the DDL is running, and rows
+have seen it if the public part of the table's definition differs from that in the history. Through SQL (`ByJobs`) the
+source lists the running jobs in a table.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from binlake.rows.schema.ahead import logs_twice, may_run_ahead, running_from, v
 
 @dataclass(frozen=True)
 class Ended:
-    """What the history contains of DDL that began by hi: the schema behind it, and the last version of each table."""
+    """The ended DDL among that begun by hi: the schema after it, and the last version of each table."""
 
     schema: SchemaState
     versions: Mapping[int, int]
 
 
 class Underway(Protocol):
-    """What runs on the source, asked before its history."""
+    """The DDL running on the source, asked before its history is read."""
 
     def idle(self, version: int) -> bool:
-        """True when the schema of `version` is the newest there is: nothing ran since."""
+        """True when `version` is the newest schema version: no DDL has run since."""
 
     def seen_from(self, ended: Ended, lo: int, hi: int) -> int | None:
-        """The least commit_ts of (lo, hi] from which on rows may have seen a DDL that is not in the history."""
+        """The smallest commit_ts of (lo, hi] from which on rows may have seen a DDL that is not in the history."""
 
 
 def ask_underway(source: TidbSource, known: int, hi: int) -> Underway | None:
     """Ask `source`, whose schema is known up to version `known`, for the steps up to `hi`.
 
-    None: a source without schema versions. Raises SourceUnavailable, WireError, ConfigError.
+    None for a source without schema versions. Raises SourceUnavailable, WireError, ConfigError.
     """
     jobs = source.running_jobs()
     if jobs is not None:
@@ -52,37 +52,37 @@ def ask_underway(source: TidbSource, known: int, hi: int) -> Underway | None:
 
 
 def _steps(source: TidbSource, known: int, newest: int, hi: int) -> list[Step]:
-    found = []
+    steps = []
     for version in range(known + 1, newest + 1):
         step = source.schema_step(version)
         if step is not None and step.commit_ts > hi:
             break
         if step is not None:
-            found.append(step)
-    return found
+            steps.append(step)
+    return steps
 
 
 @dataclass(frozen=True)
 class ByJobs:
-    """By the jobs (JSON) that are not over."""
+    """Derived from the jobs (JSON) that have not ended."""
 
     jobs: Sequence[Mapping[str, Any]]
 
     def idle(self, version: int) -> bool:
-        """As Underway: jobs that ended lately do not show here."""
+        """As Underway. Always False: jobs that ended recently are not listed here."""
         del version
         return False
 
     def seen_from(self, ended: Ended, lo: int, hi: int) -> int | None:
         """As Underway."""
-        found = (running_from(job, ended.schema.table(int(job["table_id"]))) for job in self.jobs)
-        places = [max(place, lo + 1) for place in found if place is not None]
-        return min((place for place in places if place <= hi), default=None)
+        starts = (running_from(job, ended.schema.table(int(job["table_id"]))) for job in self.jobs)
+        positions = [max(start, lo + 1) for start in starts if start is not None]
+        return min((position for position in positions if position <= hi), default=None)
 
 
 @dataclass(frozen=True)
 class ByVersions:
-    """By schema versions: `newest` of all, and the steps above the known one that were made by hi."""
+    """Derived from schema versions: the `newest` one, and the `steps` above the known version made by hi."""
 
     source: TidbSource
     newest: int
@@ -93,34 +93,35 @@ class ByVersions:
         return self.newest <= version
 
     def seen_from(self, ended: Ended, lo: int, hi: int) -> int | None:
-        """As Underway: the first step of each running DDL whose table rows see otherwise than the history has it.
+        """As Underway: the first step of each running DDL whose table differs, as rows see it, from the history.
 
-        Which of its steps they see is not known, so that a long copy of which nothing showed counts from lo on.
+        It is unknown which of its steps rows have seen. So a long data copy, even if invisible so far, counts from lo
+        on.
         """
         running: dict[int, list[Step]] = {}
         for step in self.steps:
             if not step.action or (may_run_ahead(step.action) and step.version > ended.versions.get(step.table_id, 0)):
                 running.setdefault(step.table_id, []).append(step)
-        seen = [steps for table_id, steps in running.items() if self._seen(table_id, steps, ended, hi)]
+        seen = [steps for table_id, steps in running.items() if self._may_be_seen(table_id, steps, ended, hi)]
         return min((max(steps[0].commit_ts, lo + 1) for steps in seen), default=None)
 
-    def _seen(self, table_id: int, steps: Sequence[Step], ended: Ended, hi: int) -> bool:
+    def _may_be_seen(self, table_id: int, steps: Sequence[Step], ended: Ended, hi: int) -> bool:
         if not all(step.action for step in steps):
             return True
         known = ended.schema.table(table_id)
         if any(logs_twice(step.action, known) for step in steps):
-            return not self._ended_since(table_id, steps[-1].version, hi)
+            return not self._has_job_ended_since(table_id, steps[-1].version, hi)
         shown = self.source.shown_table(table_id)
         if shown.version >= steps[-1].version and visible_to_rows(shown.info) == visible_to_rows(
             known.raw if known else None
         ):
             return False
-        return not self._ended_since(table_id, steps[-1].version, hi)
+        return not self._has_job_ended_since(table_id, steps[-1].version, hi)
 
-    def _ended_since(self, table_id: int, version: int, hi: int) -> bool:
-        """True when a job of the table that began above `hi` is over: the one that made `version` was over before it.
+    def _has_job_ended_since(self, table_id: int, version: int, hi: int) -> bool:
+        """True when a job of the table that began above `hi` has ended, so the job that made `version` ended before it.
 
-        TiDB runs the jobs of one table one after the other; one that was cancelled may have left no version.
+        TiDB runs the jobs of one table one after the other; a cancelled job may have left no version.
         """
         for job in map(DdlJob.from_dict, self.source.ddl_jobs(0)):
             if job.start_ts <= hi:

@@ -1,1 +1,1 @@
-"""The stage merge: payloads decoded, filtered and routed."""
+"""The stage merge: decodes, filters and routes payloads."""

@@ -1,6 +1,6 @@
-"""Payloads to rows, and rows to files, in the workers.
+"""Decodes payloads to rows and writes rows to files, in the workers.
 
-Apart from the stage, whose imports would cost each worker more than its work.
+It is a module of its own because the imports of the stage would cost each worker more than its work.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from binlake.window.added import add_columns
 from binlake.window.extras import Extra
 
 PIECE_BYTES = 8 << 20
-"""Payload bytes, on average, that are split at a time."""
+"""Average payload bytes of a piece that is decoded at a time."""
 PIECE_ROWS = 8192
-"""Transactions at most that are: what is done to all of them at once stays near the processor."""
+"""Most transactions of such a piece, so that its data stays in the processor's caches."""
 EXPRESSION = "expression_filter"
 REASONS = ("table_filter", "event_filter", "loopback", "gone")
-"""What decoding leaves out and counts, beside rows that an expression drops: rows of tables, rows of kinds, whole
-transactions that our own side wrote, rows of tables dropped meanwhile."""
+"""What decoding leaves out and counts, besides rows dropped by an expression: rows of filtered tables, rows of filtered
+kinds, whole transactions that our own side wrote, rows of tables dropped meanwhile."""
 LATIN1, ONCE = "latin1:", "taken-once:"
-"""How the name of a count begins that is of texts read as latin1, or of transactions whose second writes are not
-certain; it is followed by the source's `db.table`."""
+"""Prefixes of the names of two counts, followed by the source's `db.table`: texts read as latin1, and transactions
+whose second writes are uncertain."""
 BY_TABLE = (LATIN1, ONCE)
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Payloads to rows of `mutation`; carries the window's schemas, the rules, its expressions and added columns."""
+    """Decodes payloads to rows of `mutation` with the window's schemas, the rules, expressions and added columns."""
 
     schemas: WindowSchemas
     rules: Rules
@@ -48,18 +48,18 @@ class Decoder:
     added: tuple[Extra, ...] = ()
 
     def rows(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
-        """Batches of (commit_ts, start_ts, payload) to batches of `mutation`.
+        """Decode batches of (commit_ts, start_ts, payload) to batches of `mutation`.
 
-        Behind the last one `left_out` has numbers by reason, and BY_TABLE's. Raises WireError, SchemaError,
+        After the last batch `left_out` has the counts by reason and those of BY_TABLE. Raises WireError, SchemaError,
         ConfigError, Permanent.
         """
-        for batch in self._decoded(batches, left_out):
-            kept = self.expressions.kept(batch)
-            if kept.num_rows < batch.num_rows:
-                left_out[EXPRESSION] += batch.num_rows - kept.num_rows
-            yield add_columns(kept, self.added)
+        for batch in self._decode(batches, left_out):
+            remaining = self.expressions.kept(batch)
+            if remaining.num_rows < batch.num_rows:
+                left_out[EXPRESSION] += batch.num_rows - remaining.num_rows
+            yield add_columns(remaining, self.added)
 
-    def _decoded(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
+    def _decode(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         decoded, own = self._batch(), 0
         for batch in batches:
             for piece in _pieces(batch):
@@ -83,7 +83,7 @@ class Decoder:
         return MutationBatch(rules.route, rules.kinds, rules.invalid_text, rules.second_writes)
 
     def _add(self, decoded: MutationBatch, payload: bytes, commit_ts: int, start_ts: int) -> bool:
-        """Add a transaction; True when our own side wrote it, which leaves it out."""
+        """Add a transaction. Returns True, without adding it, if our own side wrote it."""
         tables = self.schemas.schema_at(commit_ts)
         if self.rules.marks is not None and self.rules.marks.is_ours(payload, commit_ts, start_ts, tables):
             return True
@@ -92,7 +92,7 @@ class Decoder:
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows, some MiB at a time: Spark's batch holds all payloads already."""
+    """The rows in slices of some MiB; Spark's batch already holds all payloads."""
     step = min(PIECE_ROWS, max(1, PIECE_BYTES * batch.num_rows // max(1, batch.nbytes)))
     for first in range(0, batch.num_rows, step):
         yield batch.slice(first, step)
@@ -100,76 +100,76 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _counts(stats: DecodeStats, own: int) -> dict[str, int]:
     counts = (stats.table_rows, stats.event_rows, own, sum(stats.gone_rows.values()))
-    found = {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
-    found |= {LATIN1 + table: count for table, count in stats.latin1_texts.items()}
-    return found | {ONCE + table: count for table, count in stats.taken_once.items()}
+    by_reason = {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
+    by_reason |= {LATIN1 + table: count for table, count in stats.latin1_texts.items()}
+    return by_reason | {ONCE + table: count for table, count in stats.taken_once.items()}
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a task did: the files it wrote, and what was left out by reason."""
+    """The result of a task: the files it wrote, and counts of what was left out, by reason."""
 
     parts: list[Part]
     left_out: dict[str, int]
 
     def to_json(self) -> str:
-        """For the way to the driver."""
+        """JSON text, to send it to the driver."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Written:
-        """What `to_json` wrote."""
+        """Parse what `to_json` wrote."""
         raw = json.loads(text)
         return cls([Part(**part) for part in raw["parts"]], raw["left_out"])
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of the landed payloads and what they decode to, in the driver or in the workers."""
+    """Shares of the landed payloads, and their decoder; used in the driver or in the workers."""
 
     shares: tuple[Share, ...]
     payloads: PayloadRange
     decoder: Decoder
 
     def rows(self, numbers: Iterable[int], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
-        """As Decoder.rows of some shares."""
+        """As Decoder.rows, for the shares with these numbers."""
         return self.decoder.rows((batch for n in numbers for batch in self.payloads.read(self.shares[n])), left_out)
 
 
 @dataclass(frozen=True)
 class ShareWriter:
-    """Shares to files of `mutation` at `folder`: rows stay in the worker that made them."""
+    """Decodes shares and writes files of `mutation` in `folder`: rows stay in the worker that decoded them."""
 
     shares: Shares
     folder: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of numbers of shares to what was written of each, as JSON. Raises what a Decoder raises, OSError."""
+        """Take batches of share numbers; yield each share's result as JSON. Raises what a Decoder raises, OSError."""
         for batch in batches:
-            found = [self.write([number]).to_json() for number in batch.column(0).to_pylist()]
-            yield pa.RecordBatch.from_arrays([pa.array(found, pa.string())], names=["written"])
+            results = [self.write([number]).to_json() for number in batch.column(0).to_pylist()]
+            yield pa.RecordBatch.from_arrays([pa.array(results, pa.string())], names=["written"])
 
     def write(self, numbers: Sequence[int], held: Held | None = None) -> Written:
-        """The files of some shares; `held` gets their rows too."""
+        """Write the files of some shares; `held` gets their rows too."""
         left_out: Counter[str] = Counter()
         rows = self.shares.rows(numbers, left_out)
         return Written(write_parts(self.folder, MUTATION, held.passing(rows) if held else rows), dict(left_out))
 
 
 class Held:
-    """Rows that pass, as long as they are no more than some bytes together."""
+    """Collects rows that pass through, up to a number of bytes; above it, none are kept."""
 
     def __init__(self, most_bytes: int) -> None:
         self._left = most_bytes
         self._batches: list[pa.RecordBatch] = []
 
     def passing(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches."""
+        """Yield the same batches and collect them."""
         for batch in rows:
             self._left -= batch.nbytes
             self._batches = [*self._batches, batch] if self._left >= 0 else []
             yield batch
 
     def rows(self) -> pa.Table | None:
-        """All that passed, or None."""
+        """All rows that passed, or None if they exceeded the limit."""
         return None if self._left < 0 else pa.Table.from_batches(self._batches, MUTATION_SCHEMA)

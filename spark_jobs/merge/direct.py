@@ -1,9 +1,9 @@
-"""Rows of `mutation` written where they are decoded, by the driver for a small window, by tasks for a large one.
+"""Writes rows of `mutation` where they are decoded: in the driver for a small window, in tasks for a large one.
 
-Tasks read the files of `binlog`, write files of their own and return their names; the driver commits those names at
-once, in the place of the files that an earlier run of the window wrote. What a lost or repeated attempt wrote is named
-by nobody (`binlake.lake.parts`). Where files hold rows of other windows too, or only Spark commits to the table, the
-same files are written aside, and what they hold replaces the window's rows.
+Tasks read the files of `binlog`, write files and return their names. The driver commits all names in one commit, in
+place of the files that an earlier run of the window wrote. Files of a lost or repeated attempt are never committed
+(`binlake.lake.parts`). If existing files also hold rows of other windows, or only Spark commits to the table, the new
+files are written to a staging folder, and their rows replace the window's rows.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from spark_jobs.merge.decode import Decoder, Held, Shares, ShareWriter, Written
 
 
 def find_replaceable_files(paths: LakePaths, lo: int, hi: int) -> list[RemoveAction] | None:
-    """The files of `mutation` with the window's rows and no others; None where Spark has to replace them.
+    """The files of `mutation` that hold only the window's rows; None if they cannot be replaced as whole files.
 
-    That is where a day was laid out with other windows, and where delta-rs does not commit to the table.
+    That is so if maintenance rewrote a day with other windows, or if delta-rs does not commit to the table.
     """
     if not can_delta_rs_commit(paths, MUTATION):
         return None
     if not may_have_rows(paths, MUTATION, commit_ts_predicate(lo, hi)):
         return []
-    now, found = int(time.time() * 1000), []
+    now, removals = int(time.time() * 1000), []
     for add in pa.table(DeltaTable(paths.table(MUTATION.name)).get_add_actions(flatten=True)).to_pylist():
         least, most = add.get(f"min.{Mutation.COMMIT_TS}"), add.get(f"max.{Mutation.COMMIT_TS}")
         known = least is not None and most is not None
@@ -50,26 +50,26 @@ def find_replaceable_files(paths: LakePaths, lo: int, hi: int) -> list[RemoveAct
         if not known or least <= lo or most > hi:
             return None
         day = {Mutation.COMMIT_DATE: add[f"partition.{Mutation.COMMIT_DATE}"].isoformat()}
-        found.append(RemoveAction(add["path"], True, now, add["size_bytes"], day))
-    return found
+        removals.append(RemoveAction(add["path"], True, now, add["size_bytes"], day))
+    return removals
 
 
 def split_into_shares(paths: LakePaths, payloads: PayloadRange, decoder: Decoder) -> Shares:
-    """What the files of `binlog` have of `payloads`, in shares."""
+    """The `payloads` in the files of `binlog`, divided into shares."""
     binlog = DeltaTable(paths.table(BINLOG.name))
-    found = binlog.file_uris(file_pruning_predicate=commit_ts_predicate(payloads.lo, payloads.hi))
-    # They come as parts of a URI.
-    files = [unquote(uri.removeprefix("file://")) for uri in found]
+    uris = binlog.file_uris(file_pruning_predicate=commit_ts_predicate(payloads.lo, payloads.hi))
+    # The paths are URL-encoded.
+    files = [unquote(uri.removeprefix("file://")) for uri in uris]
     return Shares(tuple(payloads.shares(files)), payloads, decoder)
 
 
 def write_rows(
     ctx: StageContext, payloads: PayloadRange, decoder: Decoder, note: Mapping[str, str], *, here: bool
 ) -> tuple[int, dict[str, int]]:
-    """Put the rows of `payloads` in the place of those of their range: (their number, what was left out by reason).
+    """Replace the rows of the range by those of `payloads`: (number of rows, what was left out by reason).
 
-    `here`: the driver decodes them all, and hands them over. Caller holds the table's lock. Raises what a Decoder
-    raises, Transient.
+    `here`: the driver decodes them all and puts them into the handover. The caller holds the table's lock. Raises what
+    a Decoder raises, Transient.
     """
     shares = split_into_shares(ctx.paths, payloads, decoder)
     replaced = find_replaceable_files(ctx.paths, payloads.lo, payloads.hi)
@@ -102,7 +102,7 @@ def _write_by_tasks(ctx: StageContext, writer: ShareWriter) -> list[Written]:
 
 
 def _read_parts(ctx: StageContext, folder: str, parts: Sequence[Part], *, here: bool) -> Rows | None:
-    """The rows of files that no table has; None for no file."""
+    """The rows of files that are in no table; None if there are no files."""
     files = [f"{folder}/{part.path}" for part in parts]
     if not files:
         return None
@@ -113,7 +113,7 @@ def _read_parts(ctx: StageContext, folder: str, parts: Sequence[Part], *, here: 
 
 
 def _rewrite(ctx: StageContext, bounds: Bounds, rows: Rows | None, note: Mapping[str, str]) -> None:
-    """Put `rows` in the place of the window's where files have rows of other windows too."""
+    """Replace the window's rows by `rows` when existing files also hold rows of other windows."""
     predicate = commit_ts_predicate(bounds.lo, bounds.hi)
     if rows is None:
         clear_rows(ctx.rows_to_write, ctx.paths, MUTATION, predicate, note)

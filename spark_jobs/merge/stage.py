@@ -1,7 +1,7 @@
-"""merge: one total order, filtered, decoded with the schema of each row's place; and the DDL of the window by segment.
+"""merge: decodes and filters a window's rows, each with the schema in force at its position; plans the window's DDL.
 
-A pure function of the sealed window and the schema history: run again at any time, it gives the same rows in the same
-place. Rows decode in parallel; nothing of them comes to the driver.
+It is a pure function of the sealed window and the schema history: a rerun at any time gives the same rows. Workers
+decode the rows of a large window in parallel and send none of them to the driver.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
-    """Derive `mutation` and `ddl` of a landed window, and first of each window before it that a failure left out.
+    """Derive `mutation` and `ddl` of a landed window, after those of any earlier window that a failure left unmerged.
 
     Raises WireError, SchemaError, ImmutableWindow.
     """
@@ -71,7 +71,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
         rows_of = pa.Table.from_pylist([_ddl_row(bounds, ddl) for ddl in planned], arrow_schema(DDL.schema()))
         overwrite(ctx.rows_to_write(rows_of), ctx.paths, DDL, window_predicate(bounds), _note(ctx, bounds))
     else:
-        # Of an injection that was taken back.
+        # Rows may remain from an injection that was withdrawn.
         clear_rows(ctx.rows_to_write, ctx.paths, DDL, window_predicate(bounds), _note(ctx, bounds))
     rows, lost = _write_mutations(ctx, manifest, schemas, locks, ignored) if manifest.dml else (0, {})
     seconds = time.monotonic() - began
@@ -111,7 +111,7 @@ def _ddls(
 
 
 def _ddl_binlogs(ctx: StageContext, manifest: WindowManifest) -> list[WindowDdl]:
-    # Groups of rows without a DDL are passed over by their statistics.
+    # Parquet statistics let the reader skip row groups without a DDL.
     names = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK, Binlog.JOB_ID, Binlog.SCHEMA_STATE, Binlog.PAYLOAD)
     rows = read_rows(ctx.paths, BINLOG, manifest.lo, manifest.hi, names, ds.field(Binlog.KIND) == "ddl").to_pylist()
     rows.sort(key=lambda row: (row[Binlog.COMMIT_TS], row[Binlog.START_TS], row[Binlog.CHUNK]))
@@ -134,8 +134,8 @@ def _ddl_row(bounds: Bounds, ddl: LandedDdl) -> dict[str, object]:
 
 
 def _alerts(planned: Sequence[LandedDdl]) -> list[dict[str, str]]:
-    """What an operator must know of the window's DDL; logged, and kept with the window."""
-    found = [
+    """What an operator must know about the window's DDL; logged, and stored with the window."""
+    alerts = [
         {
             "commit_ts": str(ddl.commit_ts),
             "reason": ddl.reason if ddl.decision == "skip" else "",
@@ -145,9 +145,9 @@ def _alerts(planned: Sequence[LandedDdl]) -> list[dict[str, str]]:
         for ddl in planned
         if ddl.alert
     ]
-    for alert in found:
+    for alert in alerts:
         log.warning("ddl_changed_or_skipped", **alert)
-    return found
+    return alerts
 
 
 _ABOUT_TABLES = {
@@ -156,32 +156,33 @@ _ABOUT_TABLES = {
         "second_writes_taken_once",
         "second-writes",
         "{count} transactions of {table} were committed while its partitions were rearranged, and changes that they"
-        " have twice were applied once: compare the table (binlake verify --fix), the source may have such rows twice",
+        " contain twice were applied once: compare the table (binlake verify --fix), because the source may have such"
+        " rows twice",
     ),
 }
 """Log event, reason and text of an alert about a table, by the prefix of its count's name."""
 
 
 def _table_alerts(counted: Mapping[str, int], bounds: Bounds) -> list[dict[str, str]]:
-    """What the window tells of each table: texts that were no UTF-8, second writes; logged, and kept with it."""
-    found = []
+    """Alerts about single tables: texts that are not UTF-8, second writes; logged, and stored with the window."""
+    alerts = []
     for prefix, (event, reason, text) in _ABOUT_TABLES.items():
         for name, count in counted.items():
             if name.startswith(prefix):
                 table = name.removeprefix(prefix)
-                told = {"reason": reason, "alert": text.format(count=count, table=table), "table": table}
-                found.append({"commit_ts": str(bounds.hi), **told})
-                log.warning(event, window=bounds.window, **found[-1])
-    return found
+                about = {"reason": reason, "alert": text.format(count=count, table=table), "table": table}
+                alerts.append({"commit_ts": str(bounds.hi), **about})
+                log.warning(event, window=bounds.window, **alerts[-1])
+    return alerts
 
 
 def _lock_alerts(ctx: StageContext, locks: Locks, bounds: Bounds) -> list[dict[str, str]]:
-    """Tables that have waited for others for too long: said once."""
+    """Tables that have waited too long for others; each is reported once."""
     texts = locks.alerts(bounds.lo, bounds.hi, ctx.replication.shard_lock_alert_s)
-    found = [{"commit_ts": str(bounds.hi), "reason": "shard-lock", "alert": text} for text in texts]
-    for alert in found:
+    alerts = [{"commit_ts": str(bounds.hi), "reason": "shard-lock", "alert": text} for text in texts]
+    for alert in alerts:
         log.warning("shard_lock_is_old", window=bounds.window, **alert)
-    return found
+    return alerts
 
 
 def _write_mutations(
@@ -196,7 +197,7 @@ def _write_mutations(
 
 
 def _find_chunked(ctx: StageContext, manifest: WindowManifest) -> frozenset[int]:
-    """The transactions that lie in chunks."""
+    """The commit_ts of transactions stored in several chunks."""
     if not manifest.chunks:
         return frozenset()
     where = (ds.field(Binlog.KIND) == "dml") & (ds.field(Binlog.CHUNK) > 0)

@@ -1,1 +1,1 @@
-"""The stage mirror: typed replicas."""
+"""The stage mirror: keeps typed replicas of the source's tables in the lake."""

@@ -1,8 +1,8 @@
 """mirror: typed Delta replicas of the source's tables, from the mirror's own position to the window's end.
 
 The net changes of each group of linked tables are applied through delta-rs (binlake.mirror): by a thread of the driver
-for a small window, by a task of Spark for a large one. Old windows are passed over; each table's own position makes a
-rerun after a crash exact.
+for a small window, by a Spark task for a large one. Old windows are skipped; each table records its own position, which
+makes a rerun after a crash exact.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _OF_CHANGE = (
     Change.LAST_COMMIT_TS,
 )  # fmt: skip
 _ROWS = pa.schema([(_COMPONENT, pa.int32()), *(NET.field(name) for name in _OF_CHANGE)])
-"""What of a net change its table's component applies."""
+"""The columns of a net change that its table's component needs."""
 _ORDER = (_COMPONENT, Change.SEGMENT, Change.DB, Change.TABLE)
 _RESULT = (
     "db STRING, table STRING, delta_version BIGINT, lo BIGINT, hi BIGINT, dropped BOOLEAN, inexact STRING, "
@@ -69,7 +69,7 @@ _THREADS = 4
 
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
-    """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow when a window on the way is not merged yet."""
+    """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow if a window before it is not merged yet."""
     with lake_lock(ctx.paths, BY_NAME["mirror"].lock):
         windows = _windows(ctx, bounds.hi)
         done = [_apply_window(ctx, window) for window in windows]
@@ -82,7 +82,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
 
 
 def _windows(ctx: StageContext, hi: int) -> list[Bounds]:
-    """What is left up to `hi`: first the window that an earlier run began, by its very bounds."""
+    """The windows left up to `hi`: first the one that an earlier run began, with exactly its bounds."""
     reached, landed = ctx.windows.greatest_hi("mirror"), ctx.windows.landed_range()
     position = reached if reached is not None else landed[0] if landed else hi
     events = ctx.windows.events(stage="mirror", within=(position, position + 1))
@@ -95,7 +95,7 @@ def _apply_window(ctx: StageContext, window: Bounds) -> StageResult:
     began = time.monotonic()
     merged = require_merged(ctx, window.lo, window.hi)
     if not merged.empty:
-        # Before the first write: a table that took part of other bounds would count its keyless rows twice.
+        # Record the bounds before the first write: a rerun with other bounds would count a keyless table's rows twice.
         ctx.windows.record(WindowEvent("mirror", window.lo, window.hi, "started", run_id=ctx.run_id, sink="mirror"))
     applied, lineage = (Applied(), None) if merged.empty else _apply(ctx, window, merged)
     MirrorVersions(ctx.paths).record(applied.versions)
@@ -107,18 +107,18 @@ def _apply_window(ctx: StageContext, window: Bounds) -> StageResult:
     )
     if applied.unfit:
         log.warning("values_stored_as_text_after_type_change", window=window.window, values=applied.unfit)
-    # For those that wait for a table, and for lineage; not written to the lake.
-    detail |= {"changed": changed, **(lineage.told(changed) if lineage is not None else {})}
+    # For listeners that wait for a table, and for lineage; not written to the lake.
+    detail |= {"changed": changed, **(lineage.describe(changed) if lineage is not None else {})}
     return StageResult("mirror", "done", window.lo, window.hi, applied.rows, seconds, "", detail)
 
 
 def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, Written]:
     sink = read_mirror_window(ctx, window, merged)
-    found = read_window_changes(ctx, window, merged.rows)
-    rows, count = (found.rows, found.count) if found else (None, 0)
-    placed = found is not None and found.placed
+    changes = read_window_changes(ctx, window, merged.rows)
+    rows, count = (changes.rows, changes.count) if changes else (None, 0)
+    placed = changes is not None and changes.placed
     names = {touched.name for touched in touched_tables(ctx, window, (), count, rows, placed=placed)}
-    # As of lo: a run that died behind its record must not take what the window did for what it found.
+    # Versions as of lo: if a run died after its record, the rerun must not take that window's result for its input.
     known = MirrorVersions(ctx.paths).latest(window.lo)
     plan = plan_mirrors(window.lo, window.hi, sink.definitions, sink.ddls, names, known)
     if rows is not None:
@@ -136,7 +136,7 @@ def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, 
 
 
 def _require_own_keys(ctx: StageContext, window: SinkWindow, rows: Rows, count: int, cells: Sequence[Cell]) -> None:
-    """Before the first write: a key of a shared table is one table's. Raises SchemaError."""
+    """Before the first write, check that each key of a shared table belongs to one source table. Raises SchemaError."""
     shared = shared_tables(ctx, window, {(cell.db, cell.table) for cell in cells})
     own = [cell for cell in cells if (cell.db, cell.table) in shared]
     if own:
@@ -148,7 +148,7 @@ def _columns_in_mirror(table: TableDef) -> tuple[Columns, list[str]]:
 
 
 def _apply_ddl_only(ctx: StageContext, plan: MirrorPlan) -> list[Applied]:
-    """Components without row changes need no Spark."""
+    """Apply the components without row changes, in threads of the driver: they need no Spark."""
     quiet = [component for component in plan.components if not component.tables]
     days = ctx.replication.lake.retention_days
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -167,7 +167,7 @@ def _apply_rows(ctx: StageContext, net: Rows, plan: MirrorPlan) -> Applied:
 
 
 def _with_component(net: pa.Table, components: Mapping[tuple[str, str], int]) -> pa.Table:
-    """`net` in the columns of _ROWS, each row with the number of its table's component."""
+    """`net` with the columns of _ROWS: each row gets the number of its table's component."""
     numbers = np.empty(net.num_rows, np.int32)
     for name, rows in rows_by_table(batch_of_table(net)):
         numbers[rows] = components[name]
@@ -175,9 +175,9 @@ def _with_component(net: pa.Table, components: Mapping[tuple[str, str], int]) ->
 
 
 def _apply_here(rows: pa.Table, task: MirrorTask) -> Applied:
-    """The rows of a small window, by threads of the driver."""
+    """Apply the rows of a small window in threads of the driver."""
     in_order = rows.sort_by([(name, "ascending") for name in _ORDER])
-    # Groups come in any order, also those of rows in order.
+    # group_by returns groups in any order, even for sorted rows.
     counts = in_order.group_by(_COMPONENT, use_threads=False).aggregate([([], "count_all")]).sort_by(_COMPONENT)
     ends = [0, *accumulate(counts["count_all"].to_pylist())]
     parts = [in_order.slice(first, last - first).combine_chunks().to_batches() for first, last in pairwise(ends)]
@@ -200,7 +200,7 @@ class MirrorTask:
     retention_days: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of net changes sorted by component, segment and table; one result batch a component."""
+        """Take batches of net changes sorted by component, segment and table; yield one result batch a component."""
         for number, slices in groupby(_by_component(batches), key=lambda entry: entry[0]):
             net = (batch for _, batch in slices)
             yield _result(apply_component(self.plans[number], self.paths, self.retention_days, net))
@@ -216,7 +216,7 @@ def _by_component(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.R
 
 
 def _result(applied: Applied) -> pa.RecordBatch:
-    # The counts ride on the first row: a component with rows has at least one version.
+    # The first row carries the counts: a component with rows has at least one version.
     rows = [{**asdict(version), "rows": 0, "unfit": 0} for version in applied.versions]
     rows[0] |= {"rows": applied.rows, "unfit": applied.unfit}
     return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(_RESULT))

@@ -1,1 +1,1 @@
-"""The stage plan."""
+"""The stage plan: proposes the next window."""

@@ -1,4 +1,4 @@
-"""plan: propose the next window, or name what holds it back. Reads the registry and the lake; needs no Spark.
+"""plan: propose the next window, or name what blocks it. Reads the registry and the lake; needs no Spark.
 
 The TSO is fetched before the members are listed: a pump that joins after the listing holds nothing at or below hi
 (MISSION S0-58, hazards R-05).
@@ -28,11 +28,11 @@ from spark_jobs.job.context import StageContext, StageResult
 log = structlog.get_logger(__name__)
 
 NOW = -1
-"""As start_ts or initial-commit-ts: the source's present."""
+"""As start_ts or initial-commit-ts: the source's present timestamp."""
 
 
 def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
-    """The next window after the landed ts (or `start_ts`). Raises IncompleteWindow when blocked for too long."""
+    """Propose the next window after the landed ts (or `start_ts`). Raises IncompleteWindow if blocked for too long."""
     began = time.monotonic()
     again = _landed_again(ctx, start_ts)
     if again is not None:
@@ -53,7 +53,7 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
     blocked_by = ",".join(blocker.node_id for blocker in plan.blocked_by)
     blocked = find_blocked_since(ctx.windows.events(stage="plan", within=(plan.lo - 1, plan.lo + 1)), plan.lo)
     if plan.state != "ready" or blocked is not None:
-        # A plan that is ready leaves a mark only where it ends a time of being blocked.
+        # A plan that is ready is recorded only if plans were blocked before it.
         detail = {"reason": plan.reason}
         ctx.windows.record(
             WindowEvent("plan", plan.lo, plan.hi, plan.state, 0, seconds, ctx.run_id, "", blocked_by, detail)
@@ -65,7 +65,7 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
 
 
 def _landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None:
-    """A person asked for a range that is landed: derive it again, the target stays untouched (DESIGN 4, rebuild)."""
+    """If an operator asks for a landed range, derive it again without touching the target (DESIGN 4, rebuild)."""
     landed_ts, stop_ts = ctx.windows.landed_ts(), ctx.stop_ts
     if start_ts is None or landed_ts is None or start_ts >= landed_ts:
         return None
@@ -79,12 +79,12 @@ def _landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None
 
 
 def _full_load(ctx: StageContext) -> StageResult | None:
-    """What holds plan back while a full load has not ended: what pumps give comes behind it."""
+    """The result `waiting` while a full load has not ended, because the pumps' binlogs come after it."""
     table = BaseTable(ctx.paths)
     load = table.load()
     if load is None or load.done:
         return None
-    detail = {"reason": f"{table.describe(load)}; `binlake bootstrap` goes on with it"}
+    detail = {"reason": f"{table.describe(load)}; `binlake bootstrap` resumes it"}
     log.info("planned", state="waiting", lo=str(load.from_ts), hi=str(load.base_ts), reason=detail["reason"])
     return StageResult("plan", "waiting", load.from_ts, load.from_ts, detail=detail)
 
@@ -104,7 +104,7 @@ def _start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
             hint="leave start_ts empty; or give the replication a new lake folder to start it elsewhere",
         )
     if started is None:
-        # Remembered at once: a second plan before the first landing must not start later and skip what lies between.
+        # Recorded at once: a second plan before the first landing must not start later and skip binlogs.
         started = _first_start(ctx, cluster, start_ts)
         detail = {"initial_commit_ts": ctx.replication.initial_commit_ts}
         ctx.windows.record(WindowEvent("start", started, started, "done", run_id=ctx.run_id, detail=detail))
@@ -112,20 +112,20 @@ def _start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
 
 
 def require_same_start(ctx: StageContext) -> None:
-    """`initial-commit-ts` counts once: another one later means that an operator expects what will not happen.
+    """`initial-commit-ts` takes effect only once. If it is changed later, the operator expects something else.
 
-    Raises ConfigError; where the lake does not know the first one, a warning.
+    Raises ConfigError; if the lake does not record the first value, only logs a warning.
     """
     now, started = ctx.replication.initial_commit_ts, ctx.windows.start_ts()
     first = ctx.windows.start_option()
     if started is None or int(now) == NOW or now in (first, str(started)):
         return
-    told = f"initial-commit-ts is {now}, and this lake started after {started} ({tso.to_datetime(started)})"
+    text = f"initial-commit-ts is {now}, but this lake started after {started} ({tso.to_datetime(started)})"
     if first is None:
-        log.warning("initial_commit_ts_not_in_force", reason=told)
+        log.warning("initial_commit_ts_not_in_force", reason=text)
         return
     raise ConfigError(
-        f"{told}, with initial-commit-ts {first}",
+        f"{text}, with initial-commit-ts {first}",
         where={"replication": ctx.replication.name, "in_force": started},
         hint=f'set it back to "{first}", or to "-1"; to start elsewhere, give the replication a new lake folder',
     )
@@ -151,9 +151,9 @@ def _propose(ctx: StageContext, cluster: Cluster, lo: int, last: WindowManifest 
 
 
 def publish_landed_ts(ctx: StageContext, registry: Registry, landed_ts: int) -> None:
-    """Publish `landed_ts` where the registry shows less: PD may have been away right behind the seal.
+    """Publish `landed_ts` if the registry shows a smaller one: PD may have been unreachable right after the seal.
 
-    A closing pump waits for it and blocks every plan meanwhile, so that no landing would come to publish it.
+    A closing pump waits for it and blocks every plan meanwhile, so no later landing would publish it.
     """
     shown = registry.drainer(ctx.drainer_id)
     if shown is None or shown.status.max_commit_ts < landed_ts:
@@ -161,7 +161,7 @@ def publish_landed_ts(ctx: StageContext, registry: Registry, landed_ts: int) -> 
 
 
 def find_blocked_since(events: Sequence[EventRow], lo: int) -> int | None:
-    """When (Unix ms) the unbroken run of blocked plans at `lo` began that `events` end with; None = not blocked."""
+    """When (Unix ms) the run of blocked plans at `lo` at the end of `events` began; None = not blocked."""
     since = None
     for event in reversed([event for event in events if event["lo"] == lo]):
         if event["state"] != "blocked":
@@ -171,13 +171,13 @@ def find_blocked_since(events: Sequence[EventRow], lo: int) -> int | None:
 
 
 def _incidents(ctx: StageContext, plan: Plan) -> str:
-    """Transactions that pumps saw too late: told and recorded when they are new, else empty."""
-    found = find_new_incidents(plan.members, ctx.windows.events(stage=STAGE))
-    if not found:
+    """Log, record and describe transactions that pumps saw too late; empty if there are no new ones."""
+    incidents = find_new_incidents(plan.members, ctx.windows.events(stage=STAGE))
+    if not incidents:
         return ""
-    ctx.windows.record(WindowEvent(STAGE, plan.lo, plan.lo, "told", run_id=ctx.run_id, detail={"pumps": found}))
-    log.error("late_commits_on_pumps", pumps=sorted(found), detail=describe_incidents(found))
-    return describe_incidents(found)
+    ctx.windows.record(WindowEvent(STAGE, plan.lo, plan.lo, "told", run_id=ctx.run_id, detail={"pumps": incidents}))
+    log.error("late_commits_on_pumps", pumps=sorted(incidents), detail=describe_incidents(incidents))
+    return describe_incidents(incidents)
 
 
 def _alert(ctx: StageContext, plan: Plan, waited: float) -> None:
@@ -186,5 +186,5 @@ def _alert(ctx: StageContext, plan: Plan, waited: float) -> None:
         raise IncompleteWindow(
             f"blocked for {waited:.0f} s by {plan.reason}",
             where={"lo": plan.lo, "limit_s": limit},
-            hint="start this pump; if it is gone for good, see the runbook: a pump that is gone",
+            hint="start this pump; if it is lost for good, see the runbook: a pump that is gone",
         )

@@ -1,1 +1,1 @@
-"""publish: the messages of a feed to where its consumers read them."""
+"""publish: sends the messages of a feed to its sink."""

@@ -1,7 +1,7 @@
-"""publish: the sealed messages of a feed, in their order, to its sink; needs no Spark.
+"""publish: sends the sealed messages of a feed, in order, to its sink; needs no Spark.
 
-What the sink holds of the feed decides where it goes on, so a run that was killed repeats nothing. A schema that the
-registry refuses stops the feed behind the last message before it (S2-38, S2-39).
+The position stored in the sink decides where publishing continues, so after a run was killed no message is repeated. If
+the registry refuses a schema, the feed stops after the last message before it (S2-38, S2-39).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from binlake.pipeline import feed_lock, feed_sink
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 
 TRANSACTION_ROWS = 20_000
-"""Messages of one Kafka transaction: what a consumer of committed ones waits for."""
+"""Messages of one Kafka transaction; a consumer of committed messages waits for all of them."""
 
 
 def run(ctx: StageContext, bounds: Bounds, name: str, may_register: MayRegister | None = None) -> StageResult:
     """Publish what the feed `name` has encoded up to `bounds.hi`; `may_register`: see SchemaIds.
 
-    Raises IncompleteWindow when nothing is encoded, ImmutableWindow, SchemaRefused, Fenced, Permanent, Transient.
+    Raises IncompleteWindow if nothing is encoded, ImmutableWindow, SchemaRefused, Fenced, Permanent, Transient.
     """
     feed, sink, began = ctx.replication.feed_of(name), feed_sink(name), time.monotonic()
     state = read_state(ctx.windows, name)
@@ -69,10 +69,10 @@ def run(ctx: StageContext, bounds: Bounds, name: str, may_register: MayRegister 
 def _sender(
     ctx: StageContext, feed: Feed, windows: Sequence[EncodeManifest], life: int, may_register: MayRegister | None
 ) -> Iterator[Callable[[EncodeManifest], Sent]]:
-    """What publishes one of `windows`, and counts what it sent."""
+    """A function that publishes one of `windows` and counts what it sent."""
     storage, name = feed.sink.storage, ctx.replication.name
     if storage is not None:
-        # Files have no fence.
+        # Files have no fence, so a lake lock keeps other publishers out.
         with (
             lake_lock(ctx.paths, f"{feed_lock(feed.name)}-publish"),
             _file_publisher(feed, storage, writer_name(feed, name, life)) as files,
@@ -100,14 +100,15 @@ def _publish_files(paths: LakePaths, manifest: EncodeManifest, files: FilePublis
             yield part
 
     messages = files.publish_window(manifest, read)
-    # Files have folders for topics.
+    # No topics: files have folders instead.
     return Sent(messages, sent.bytes)
 
 
 def publish_window(paths: LakePaths, manifest: EncodeManifest, out: Sink, ids: SchemaIds) -> Sent:
-    """The messages that were sent; those that the sink had already are passed over.
+    """Send the messages that the sink does not have yet; returns what was sent.
 
-    With the last of them the feed is at the window's end: readers of positions know that all up to it is there (R-31).
+    The last message sets the feed's position to the window's end: readers of positions then know that everything up to
+    it has been sent (R-31).
     """
     sent, parts = Sent(), read_sealed(paths, manifest, out.position)
     pieces = (piece for part in parts for piece in split_changes(part, TRANSACTION_ROWS))
@@ -118,12 +119,12 @@ def publish_window(paths: LakePaths, manifest: EncodeManifest, out: Sink, ids: S
             out.publish(ready, Position.after_commit(manifest.hi) if whole else last_position(ready))
             sent.add(ready)
         if ids.refused is not None:
-            raise _at(ids.refused, messages.slice(ready.num_rows, 1), paths)
+            raise _locate_error(ids.refused, messages.slice(ready.num_rows, 1), paths)
     return sent
 
 
-def _at(error: SchemaRefused, message: pa.Table, paths: LakePaths) -> SchemaRefused:
-    """`error` with the first message that it stops: its table, and the DDL that made its schema (S2-39)."""
+def _locate_error(error: SchemaRefused, message: pa.Table, paths: LakePaths) -> SchemaRefused:
+    """`error` with the place of the first message that it blocks: table and the DDL that made its schema (S2-39)."""
     db, table, commit_ts = (message.column(name)[0].as_py() for name in (Message.DB, Message.TABLE, Message.COMMIT_TS))
     ddls = landed_ddls(paths, 0, commit_ts, touching=(db, table))
     where = {**error.where, "table": f"{db}.{table}", "row_commit_ts": commit_ts}

@@ -1,1 +1,1 @@
-"""The lake's tables that more than one stage reads or writes: net changes, statements, what is pinned."""
+"""Access to lake tables that more than one stage reads or writes: net changes, statements, pinned windows."""

@@ -1,6 +1,6 @@
-"""The compact manifest of a window, for convert and finalize: as this process sealed it, else as the lake has it.
+"""The compact manifest of a window, for convert and finalize: from this process if it sealed it, else from the lake.
 
-What is read in the lake is verified; a manifest that is not just what compact sealed for this window stops the stage.
+A manifest read from the lake is verified; if it is not exactly what compact sealed for this window, the stage stops.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ log = structlog.get_logger(__name__)
 
 
 def read_current(ctx: StageContext, bounds: Bounds) -> CompactManifest:
-    """As `newest`. Raises CheckpointConflict, too, when merge came to something else since."""
+    """As `read_newest`. Also raises CheckpointConflict if merge has produced another result since."""
     own = ctx.handover.compacted(bounds)
     if own is not None:
         return own
     manifest = read_newest(ctx, bounds)
     if require_merged(ctx, bounds.lo, bounds.hi) != manifest.merged:
         raise CheckpointConflict(
-            "merge has derived this window anew with another result since compact ran",
+            "merge has derived this window again with another result since compact ran",
             where={"window": bounds.window},
             hint="run compact again, then convert",
         )
@@ -34,7 +34,10 @@ def read_current(ctx: StageContext, bounds: Bounds) -> CompactManifest:
 
 
 def read_newest(ctx: StageContext, bounds: Bounds) -> CompactManifest:
-    """What compact sealed last for just this window. Raises CheckpointConflict when it never ran, DamagedManifest."""
+    """The manifest that compact last sealed for exactly this window.
+
+    Raises CheckpointConflict if compact never ran for it, DamagedManifest.
+    """
     events = _events(ctx, bounds)
     if not events:
         raise CheckpointConflict(
@@ -44,12 +47,12 @@ def read_newest(ctx: StageContext, bounds: Bounds) -> CompactManifest:
 
 
 def read_pinned(ctx: StageContext, apply: ApplyManifest) -> CompactManifest:
-    """The one that the statements of `apply` rest on. Raises as `newest`."""
+    """The compact manifest from which the statements of `apply` were derived. Raises as `read_newest`."""
     bounds = Bounds(apply.lo, apply.hi)
     if not apply.compact:
-        # Sealed by a version whose compact sealed nothing.
+        # Sealed by an older version, whose compact sealed no manifest.
         return read_newest(ctx, bounds)
-    # A rerun of compact may have sealed another one since; what is pinned counts.
+    # A rerun of compact may have sealed another one since; the pinned one counts.
     own = ctx.handover.compacted(bounds)
     if own is not None and own.digest() == apply.compact:
         return own
@@ -64,7 +67,7 @@ def read_pinned(ctx: StageContext, apply: ApplyManifest) -> CompactManifest:
 
 
 def read_sealed_before(ctx: StageContext, bounds: Bounds, pinned: ApplyManifest | None) -> CompactManifest | None:
-    """For compact of a window that is open (`pinned`) or passed: what it sealed then; None when it cannot be had."""
+    """The manifest that compact sealed earlier for an open (`pinned`) or passed window; None if it cannot be read."""
     if pinned is not None and pinned.compact:
         return _with_digest(ctx, bounds, pinned.compact)
     events = _events(ctx, bounds)
@@ -72,7 +75,7 @@ def read_sealed_before(ctx: StageContext, bounds: Bounds, pinned: ApplyManifest 
 
 
 def was_derived(ctx: StageContext, bounds: Bounds) -> bool:
-    """True when compact ever ended with just this window."""
+    """True when compact has ever finished exactly this window."""
     return bool(_events(ctx, bounds))
 
 

@@ -1,6 +1,7 @@
-"""The row changes that a sink's window takes, where tables that share a target wait for each other (pessimistic mode).
+"""The row changes of a sink's window if tables that share a target wait for each other's DDL (pessimistic mode).
 
-What is held in the window is left out; what the window releases comes along, from wherever it lies in the lake.
+Rows of the window that are held are left out; rows that the window releases are added, from earlier windows in the
+lake.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _SCHEMA = schema_text(pa.schema([MUTATION_SCHEMA.field(name) for name in _NAMES]
 
 @dataclass(frozen=True)
 class WindowChanges:
-    """Row changes and how many they are at most; `placed`: they are not what the lake has of the window."""
+    """Row changes and an upper bound of their count; `placed`: holds changed them, so they differ from the lake's."""
 
     rows: Rows
     count: int
@@ -40,7 +41,7 @@ class WindowChanges:
 
 
 def read_window_changes(ctx: StageContext, bounds: Bounds, count: int) -> WindowChanges | None:
-    """The changes that count in a window of `count` rows; None when there is none. Raises DamagedManifest."""
+    """The changes to apply in a window of `count` rows; None if there are none. Raises DamagedManifest."""
     holds = read_locks(ctx.windows, ctx.rules, bounds.lo, bounds.hi).holds
     earlier = find_released_ranges(holds, bounds.lo, bounds.hi)
     if not count and not earlier:
@@ -49,7 +50,7 @@ def read_window_changes(ctx: StageContext, bounds: Bounds, count: int) -> Window
         return WindowChanges(read_window_rows(ctx, bounds), count, placed=False)
     rows, more = _with_earlier(ctx, read_window_rows(ctx, bounds), earlier)
     placed = map_rows(rows, functools.partial(_place, holds=holds, hi=bounds.hi), _SCHEMA)
-    # Of a large window the most that they may be: to count them all would be to read and place them twice.
+    # For a large window the upper bound: an exact count would read and place all rows twice.
     return WindowChanges(placed, placed.num_rows if isinstance(placed, pa.Table) else count + more, placed=True)
 
 
@@ -58,7 +59,7 @@ def _place(rows: pa.Table, holds: Sequence[Hold], hi: int) -> pa.Table:
 
 
 def _with_earlier(ctx: StageContext, rows: Rows, earlier: Sequence[ReleasedRange]) -> tuple[Rows, int]:
-    """The rows of the window and those before it, and how many the latter are."""
+    """The rows of the window with released earlier rows, and the number of the latter."""
     if isinstance(rows, pa.Table):
         parts = [read_rows(ctx.paths, MUTATION, one.lo, one.hi, _NAMES, _of_source(one)) for one in earlier]
         return pa.concat_tables([rows.select(_NAMES), *parts]), sum(part.num_rows for part in parts)

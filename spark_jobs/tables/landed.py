@@ -1,6 +1,6 @@
-"""What is in `binlog` of a window: the counts and the digest that its manifest seals, of what is written.
+"""The counts and the digest of a window's rows in `binlog`, which its manifest seals.
 
-One function over Arrow counts and digests: the driver calls it for what it has, Spark's workers for the rest.
+One function over Arrow counts and digests; the driver calls it for rows in its memory, Spark's workers for others.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ NONE = Landed(0, 0, 0, 0, rowhash.merge_folds([]))
 
 
 def read_landed(ctx: StageContext, bounds: Bounds, *, small: bool) -> Landed:
-    """What is in `binlog` of `bounds`; `small`: enough to be read by this process."""
+    """Count and digest the rows of `bounds` in `binlog`; `small`: this process can read them itself."""
     if not may_have_rows(ctx.paths, BINLOG, f"{Binlog.COMMIT_TS} > {bounds.lo}"):
         return NONE
     if small:
@@ -76,7 +76,7 @@ def read_landed(ctx: StageContext, bounds: Bounds, *, small: bool) -> Landed:
 
 
 def landed_of(rows: Rows) -> Landed:
-    """What `rows` of `binlog` are."""
+    """Count and digest `rows` of `binlog`."""
     parts = collect_rows(map_rows(rows.select(DIGEST_COLUMNS), _part, _PART))
     dml, ddls, chunks, size = (int(pc.sum(parts[name]).as_py() or 0) for name in ("dml", "ddls", "chunks", "bytes"))
     return Landed(dml, ddls, chunks, size, rowhash.merge_folds(folds_in(parts)))

@@ -1,8 +1,8 @@
 """The net change of each key in each segment: in the driver for a small window, by Spark's workers for a large one.
 
 Both call the same functions on Arrow columns (`binlake.changes.net.columns`; DESIGN 3.6, hazards R-17, R-18). A worker
-reduces each batch that it reads to a run a key before it sends it on, so a key that is changed a million times costs
-what a million rows cost; then each share of the keys is reduced to the end in one task.
+reduces each batch to one run for each key before it sends it on, so a key that is changed a million times costs no more
+than a million other rows. Then one task reduces each share of the keys completely.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import Rows, collect_rows, commit_ts_predicate, local_table, map_rows, read_table
 
 DRIVER_ROWS = 500_000
-"""Row changes of which the driver itself reads three narrow columns, batch by batch (measured: 0.1 s)."""
+"""Up to this many row changes the driver itself reads three narrow columns, batch by batch (measured: 0.1 s)."""
 SHARE_ROWS = 50_000
-"""Row changes of a share of a table's keys, which one call reduces: a worker holds the images of one share."""
+"""Row changes in a share of a table's keys. One call reduces a share, so a worker holds the images of one share."""
 _ROWS_A_ROUND = 10_000
 _TOUCHED = "segment INT, db STRING, table STRING"
 
@@ -47,12 +47,12 @@ def read_mutations(spark: SparkSession, paths: LakePaths, lo: int, hi: int) -> D
 
 
 def read_window_rows(ctx: StageContext, bounds: Bounds) -> Rows:
-    """The row changes of a window: a small one's here in memory, as merge handed them over or read from the lake."""
+    """The row changes of a window; for a small window in memory, handed over by merge or read from the lake."""
     if not ctx.is_small(bounds):
         return read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
-    found = ctx.handover.take(MUTATION, bounds)
-    if found is not None:
-        return found
+    handed = ctx.handover.take(MUTATION, bounds)
+    if handed is not None:
+        return handed
     return read_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, [*COLUMNS, *SOURCE])
 
 
@@ -67,8 +67,8 @@ def touched_tables(
 ) -> list[SegmentTable]:
     """The tables and segments of the `count` row changes of a window, sorted; `starts` open segments 1, 2, ...
 
-    Where `rows` are not here the driver reads three narrow columns, or if they are too many, the workers do. `placed`:
-    `rows` are not what the lake has of the window.
+    If `rows` are not in memory, the driver reads three narrow columns; if there are too many rows, the workers do.
+    `placed`: `rows` differ from the lake's rows of the window.
     """
     if not count or (not isinstance(rows, pa.Table) and count <= DRIVER_ROWS and not placed):
         return read_touched_tables(ctx.paths, bounds.lo, bounds.hi, starts) if count else []
@@ -79,16 +79,16 @@ def touched_tables(
 
     changes = read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi) if rows is None else rows
     narrow = changes.select([Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS])
-    found = collect_rows(map_rows(narrow, distinct, _TOUCHED)).to_pylist()
-    return sorted({SegmentTable(**row) for row in found})
+    places = collect_rows(map_rows(narrow, distinct, _TOUCHED)).to_pylist()
+    return sorted({SegmentTable(**row) for row in places})
 
 
 def net_changes(
     rows: Rows, cells: Sequence[Cell], count: int, *, routed: bool = False, strict: Sequence[Cell] = ()
 ) -> Rows:
-    """NET of the `count` rows (of `mutation`; those of no cell are left out), as `changes.net.columns.net_changes`.
+    """NET of the `count` rows of `mutation` that belong to `cells`, as `changes.net.columns.net_changes`.
 
-    A SchemaError is raised here for rows in memory, and by Spark's action for others (`spark_jobs.job.failures`).
+    A SchemaError is raised here for rows in memory; for others, Spark's action raises it (`spark_jobs.job.failures`).
     """
     if isinstance(rows, pa.Table):
         return columns.net_changes(rows, cells, routed=routed, strict=frozenset(strict))
@@ -99,7 +99,7 @@ def net_changes(
 
 @dataclass(frozen=True)
 class NetTask:
-    """What the workers do for the net change of `cells`."""
+    """The workers' part in the net change of `cells`."""
 
     cells: tuple[Cell, ...]
     routed: bool
@@ -107,13 +107,13 @@ class NetTask:
     shares: int
 
     def runs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """A run for each key and cell of each batch, with the number of its cell and the share of its key."""
+        """One run for each key and cell of each batch, with the cell's number and the share of its key."""
         numbers = {cell: number for number, cell in enumerate(self.cells)}
         for batch in batches:
             parts = [_RUNS.empty_table()]
-            for found in cell_rows(batch, self.cells):
-                runs = runs_to_table(reduce_runs(start_runs(read_key_events(found), found if self.routed else None)))
-                cell = pa.repeat(pa.scalar(numbers[found.cell], pa.int32()), runs.num_rows)
+            for rows in cell_rows(batch, self.cells):
+                runs = runs_to_table(reduce_runs(start_runs(read_key_events(rows), rows if self.routed else None)))
+                cell = pa.repeat(pa.scalar(numbers[rows.cell], pa.int32()), runs.num_rows)
                 parts.append(pa.Table.from_arrays([cell, _share(runs, self.shares), *runs.columns], schema=_RUNS))
             yield batch_of_table(pa.concat_tables(parts))
 
@@ -124,16 +124,16 @@ class NetTask:
 
 
 def key_arrivals(rows: Rows, cells: Sequence[Cell], count: int) -> tuple[list[History], Iterator[pa.RecordBatch]]:
-    """(the histories by number, ARRIVALS of the `count` rows in `cells`, some at a time)."""
+    """(the histories by number, ARRIVALS of the `count` rows in `cells`, in batches)."""
     numbers, own, shares = number_histories(cells), tuple(cells), _shares_for(count)
     if isinstance(rows, pa.Table):
-        found = find_arrivals(key_steps(batch_of_table(rows), own, numbers))
-        return list(numbers), iter(found.to_batches(max_chunksize=_ROWS_A_ROUND))
+        arrivals = find_arrivals(key_steps(batch_of_table(rows), own, numbers))
+        return list(numbers), iter(arrivals.to_batches(max_chunksize=_ROWS_A_ROUND))
 
     def steps(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            made = key_steps(batch, own, numbers)
-            yield batch_of_table(made.append_column(_STEPS.field("share"), _share(made, shares)))
+            of_batch = key_steps(batch, own, numbers)
+            yield batch_of_table(of_batch.append_column(_STEPS.field("share"), _share(of_batch, shares)))
 
     sent = _narrow(rows, routed=True).mapInArrow(steps, schema_text(_STEPS))
     shared = sent.groupBy("history", "share").applyInArrow(lambda part: find_arrivals(part), schema_text(ARRIVALS))
@@ -151,9 +151,9 @@ def _rounds(frame: DataFrame) -> Iterator[pa.RecordBatch]:
 
 
 def row_origins(rows: Rows, cells: Sequence[Cell]) -> Rows:
-    """ORIGINS of the keys in `cells` whose row had another key before the segment, or none.
+    """ORIGINS of the keys in `cells` whose row had another key before the segment, or did not exist.
 
-    Of a large window, one task a table and segment: it takes the updates that move a key, in their order.
+    For a large window, one task for each table and segment processes the updates that change a key, in their order.
     """
     own = tuple(cells)
     if isinstance(rows, pa.Table):
@@ -163,8 +163,8 @@ def row_origins(rows: Rows, cells: Sequence[Cell]) -> Rows:
         for batch in batches:
             yield batch_of_table(find_moves(batch, own))
 
-    found = _narrow(rows, routed=False).mapInArrow(moved, schema_text(MOVES))
-    return found.groupBy("segment", Mutation.DB, Mutation.TABLE).applyInArrow(
+    moves = _narrow(rows, routed=False).mapInArrow(moved, schema_text(MOVES))
+    return moves.groupBy("segment", Mutation.DB, Mutation.TABLE).applyInArrow(
         lambda part: find_origins(part), schema_text(ORIGINS)
     )
 
@@ -178,5 +178,5 @@ def _shares_for(count: int) -> int:
 
 
 def _share(rows: pa.Table, shares: int) -> pa.Array:
-    """The share that the key of each row falls into."""
+    """The share of each row's key."""
     return pa.array((row_hashes(rows, [Mutation.KEY]) % np.uint64(shares)).astype(np.int32))

@@ -1,6 +1,6 @@
-"""What the target holds open is pinned: its bounds, its manifest, its rows; nothing else is (hazards R-16, R-62).
+"""Only the window that the target holds open is pinned: its bounds, its manifest, its rows (hazards R-16, R-62).
 
-A window that was sealed and never opened pins nothing: another target or configuration may cut it again.
+A window that was sealed but never opened pins nothing: another target or configuration may cut it differently.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from spark_jobs.job.lake import Rows, fold_of
 
 
 def target_position(ctx: StageContext, bounds: Bounds) -> Position:
-    """The target's position; `bounds` lie within the landed range. Raises CheckpointConflict, TargetUnavailable."""
+    """The target's position; `bounds` must lie in the landed range. Raises CheckpointConflict, TargetUnavailable."""
     target = ctx.replication.sql_target()
     return read_position(target, ctx.replication.name, cluster_id(ctx, bounds))
 
 
 def cluster_id(ctx: StageContext, bounds: Bounds) -> int:
-    """The source cluster of a landed window. Raises CheckpointConflict when it is not landed."""
+    """The source cluster of a landed window. Raises CheckpointConflict if it has not landed."""
     landed = next(iter(ctx.windows.landed((bounds.hi - 1, bounds.hi))), None)
     manifest = ctx.windows.manifest(*landed) if landed else None
     if manifest is None:
@@ -29,7 +29,7 @@ def cluster_id(ctx: StageContext, bounds: Bounds) -> int:
 
 
 def next_start(ctx: StageContext, position: Position) -> int:
-    """The lo of the target's next window. Raises LostRange, CheckpointConflict when the lake does not hold it."""
+    """The lo of the target's next window. Raises LostRange, CheckpointConflict if the lake does not hold it."""
     landed, checkpoint = ctx.windows.landed_range(), position.commit_ts
     if landed is None:
         raise CheckpointConflict("nothing has landed yet", where={"lake": ctx.paths.root}, hint="run land first")
@@ -49,9 +49,9 @@ def next_start(ctx: StageContext, position: Position) -> int:
 
 
 def open_manifest(ctx: StageContext, bounds: Bounds, position: Position) -> ApplyManifest | None:
-    """The manifest of `bounds` when the target holds just this window open, else None.
+    """The manifest of `bounds` if the target holds exactly this window open, else None.
 
-    Raises CheckpointConflict; ImmutableWindow for one with digests of another kind.
+    Raises CheckpointConflict; ImmutableWindow if its digests are of an older kind.
     """
     if position.opened is None or position.window != (bounds.lo, bounds.hi):
         return None
@@ -69,13 +69,13 @@ def open_manifest(ctx: StageContext, bounds: Bounds, position: Position) -> Appl
             " cannot be compared with rows derived now",
             where={"window": bounds.window},
             hint="run `finalize` of this window alone, which applies it as it was sealed; or finish it with the version"
-            " that sealed it",
+            " of Binlake that sealed it",
         )
     return sealed
 
 
 def require_pinned(table: str, bounds: Bounds, pinned: str, derived: str) -> None:
-    """Before a rewrite: the rows derived again are those pinned. Raises ImmutableWindow."""
+    """Before a rewrite, check that the rows derived again are the pinned ones. Raises ImmutableWindow."""
     if pinned != derived:
         raise ImmutableWindow(
             f"this window is open at the target, and `{table}` would differ from what was sealed",
@@ -91,4 +91,4 @@ def digest_of(rows: Rows, columns: list[str]) -> tuple[str, int]:
 
 
 NO_ROWS = rowhash.digest_of(rowhash.merge_folds([]))
-"""The digest of no row at all."""
+"""The digest of zero rows."""

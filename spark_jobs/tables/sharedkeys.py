@@ -1,8 +1,8 @@
-"""A key of a shared target belongs to one table of the source at a time, across segments and windows (S4-03, R-15).
+"""Checks that a key of a shared target table belongs to one source table at a time, in all windows (S4-03, R-15).
 
-Inside the window the changes of a key are looked at in their order. Across windows the target itself remembers: a key
-that comes new to it must not be there, so its table's index is asked once a key; only for a key that is there the lake
-says who wrote it. A mirror is asked for its keys in the same way.
+Inside a window the changes of a key are checked in order. Across windows the target is the record: a new key must not
+exist there yet, so its index is looked up once for each key. Only if the key exists is the lake asked which source
+table wrote it. The keys of mirrors are checked in the same way.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ log = structlog.get_logger(__name__)
 _DISJOINT = "make the keys disjoint, or distinguish the tables by extract-table or extract-source in `routes`"
 
 NewKeys = tuple[Sequence[History], Iterable[pa.RecordBatch]]
-"""Histories by number, and ARRIVALS some at a time (`netchange.key_arrivals`)."""
+"""Histories by number, and ARRIVALS in batches (`netchange.key_arrivals`)."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A key that comes new to a target table by a row of `source`; `columns` are those of the key."""
+    """A key that a row of `source` newly adds to a target table; `columns` are the key's columns."""
 
     db: str
     table: str
@@ -55,7 +55,7 @@ class Arrival:
 
 
 def shared_tables(ctx: StageContext, window: SinkWindow, touched: set[Name]) -> set[Name]:
-    """Those of `touched` that rows of more than one table of the source go into, and no extract column parts them."""
+    """The tables of `touched` that take rows of several source tables without an extract column to distinguish them."""
     if not ctx.rules.routes:
         return set()
     ends = [window.base, target_tables(ctx, window.bounds.hi)] if window.ddls else [window.base]
@@ -70,10 +70,10 @@ def shared_tables(ctx: StageContext, window: SinkWindow, touched: set[Name]) -> 
 def require_own_keys(
     ctx: StageContext, window: SinkWindow, new_keys: NewKeys, position: Position, *, strict: bool
 ) -> int:
-    """How many keys came new to a target that had them, by whom is not known. `new_keys`: of shared tables.
+    """The number of new keys that the target already had from an unknown source table. `new_keys`: of shared tables.
 
-    Raises SchemaError, with key and both tables, when one writes a key that is another's; and when `strict`, for a key
-    that was there before the lake began. The target is asked only where it is at the window's lo.
+    Raises SchemaError with the key and both tables if one writes a key that belongs to the other; if `strict`, also for
+    a key that existed before the lake began. The target is asked only if it is at the window's lo.
     """
     target = ctx.replication.sql_target()
     at_lo = position.window is None and next_start(ctx, position) == window.bounds.lo
@@ -81,7 +81,8 @@ def require_own_keys(
     for arrivals in _rounds(new_keys):
         if at_lo:
             unknown += _not_explained(ctx, window, target, arrivals)
-    # Behind an unclean end, and before the first window, rows of later commit_ts may be there: the arrivals' own.
+    # After an unclean end, and before the first window, the target may hold later rows: those of the arrivals
+    # themselves.
     if not unknown or position.commit_ts is None or window.bounds.lo < position.exit_ts:
         return 0
     if strict:
@@ -91,9 +92,9 @@ def require_own_keys(
 
 
 def require_own_mirror_keys(ctx: StageContext, window: SinkWindow, new_keys: NewKeys) -> None:
-    """As `require_own_keys`, of the mirrors alone. One that is above the window's lo was asked before it went there.
+    """As `require_own_keys`, for the mirrors. A mirror above the window's lo was already checked.
 
-    A key that no change of the lake wrote has no owner. Raises SchemaError.
+    A key that no change in the lake wrote has no owner. Raises SchemaError.
     """
     holds = _holds(ctx, window)
     for arrivals in _rounds(new_keys):
@@ -101,12 +102,12 @@ def require_own_mirror_keys(ctx: StageContext, window: SinkWindow, new_keys: New
             table, mirror = window.definitions.at(*name, window.bounds.lo), Replica(ctx.paths.mirror(*name), 0)
             if table is None or mirror.position() > window.bounds.lo:
                 continue
-            old = [one for one in group if _meets_old_rows(window, table, one)]
-            there = mirror.present_keys({one.key for one in old})
-            taken = [one for one in old if one.key in there]
-            owners = key_owners(ctx.paths, *name, [one.key for one in taken], window.bounds.lo, holds)
-            for one in taken:
-                _require_owner(one, owners.get(one.key))
+            old = [arrival for arrival in group if _meets_old_rows(window, table, arrival)]
+            there = mirror.present_keys({arrival.key for arrival in old})
+            taken = [arrival for arrival in old if arrival.key in there]
+            owners = key_owners(ctx.paths, *name, [arrival.key for arrival in taken], window.bounds.lo, holds)
+            for arrival in taken:
+                _require_owner(arrival, owners.get(arrival.key))
 
 
 def _holds(ctx: StageContext, window: SinkWindow) -> Sequence[Hold]:
@@ -114,12 +115,12 @@ def _holds(ctx: StageContext, window: SinkWindow) -> Sequence[Hold]:
 
 
 def _by_table(arrivals: Sequence[Arrival]) -> Iterator[tuple[Name, Iterator[Arrival]]]:
-    named = sorted(arrivals, key=lambda one: (one.db, one.table))
-    yield from itertools.groupby(named, key=lambda one: (one.db, one.table))
+    named = sorted(arrivals, key=lambda arrival: (arrival.db, arrival.table))
+    yield from itertools.groupby(named, key=lambda arrival: (arrival.db, arrival.table))
 
 
 def _rounds(new_keys: NewKeys) -> Iterator[list[Arrival]]:
-    """Keys whose first change in the window adds a row. Raises SchemaError where two tables have one at a time."""
+    """Keys whose first change in the window adds a row. Raises SchemaError if two tables have one at the same time."""
     histories, batches = new_keys
     for batch in batches:
         arrivals = []
@@ -134,7 +135,7 @@ def _rounds(new_keys: NewKeys) -> Iterator[list[Arrival]]:
 
 
 def _not_explained(ctx: StageContext, window: SinkWindow, target: Target, arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """Arrivals at keys that the target has, of which the lake does not know who wrote them. Raises SchemaError."""
+    """Arrivals whose keys the target already has and whose writer the lake does not know. Raises SchemaError."""
     unknown: list[Arrival] = []
     holds = _holds(ctx, window)
     with closing(Session(target)) as session:
@@ -142,33 +143,34 @@ def _not_explained(ctx: StageContext, window: SinkWindow, target: Target, arriva
             table = window.definitions.at(*name, window.bounds.lo)
             if table is None:
                 continue
-            taken = _taken(session, table, [one for one in group if _meets_old_rows(window, table, one)])
-            owners = key_owners(ctx.paths, *name, [one.key for one in taken], window.bounds.lo, holds)
-            for one in taken:
-                _require_owner(one, owners.get(one.key))
-            unknown += [one for one in taken if one.key not in owners]
+            taken = _taken(session, table, [arrival for arrival in group if _meets_old_rows(window, table, arrival)])
+            owners = key_owners(ctx.paths, *name, [arrival.key for arrival in taken], window.bounds.lo, holds)
+            for arrival in taken:
+                _require_owner(arrival, owners.get(arrival.key))
+            unknown += [arrival for arrival in taken if arrival.key not in owners]
     return unknown
 
 
 def _meets_old_rows(window: SinkWindow, table: TableDef, arrival: Arrival) -> bool:
-    """The rows of the window's start are still there, under the same key, when it arrives."""
+    """True if the rows from before the window still exist, under the same key columns, at the time of the arrival."""
     name = (table.db, table.name)
-    gone = (
+    cleared_at = (
         cut.since
         for cut in window.cuts
-        if name in {(one.db, one.name) for one in cut.before.tables}
-        and (moves_rows(cut.action) or name not in {(one.db, one.name) for one in cut.after.tables})
+        if name in {(other.db, other.name) for other in cut.before.tables}
+        and (moves_rows(cut.action) or name not in {(other.db, other.name) for other in cut.after.tables})
     )
-    return arrival.commit_ts < min(gone, default=window.bounds.hi + 1) and arrival.columns == table.identity().columns
+    end = min(cleared_at, default=window.bounds.hi + 1)
+    return arrival.commit_ts < end and arrival.columns == table.identity().columns
 
 
 def _taken(session: Session, table: TableDef, arrivals: Sequence[Arrival]) -> list[Arrival]:
-    keys = [json.loads(one.key) for one in arrivals]
+    keys = [json.loads(arrival.key) for arrival in arrivals]
     return [arrivals[number] for number in find_present_keys(session, table, keys)]
 
 
 def _require_owner(arrival: Arrival, owner: KeyOwner | None) -> None:
-    """Raises SchemaError when another table's row has the key. What was removed is nobody's."""
+    """Raises SchemaError if another table's row has the key. The key of a removed row belongs to no table."""
     if owner is not None and owner.left_row and owner.source != arrival.source and owner.table_id != arrival.table_id:
         raise _clash(arrival, owner.source, owner.commit_ts)
 
@@ -184,10 +186,10 @@ def _clash(arrival: Arrival, other: str, since: int) -> SchemaError:
 
 def _unknown(arrival: Arrival, window: SinkWindow) -> SchemaError:
     return SchemaError(
-        "a source table inserts a row whose key the shared target table has already; that row is older than the lake,"
-        " so it is not known which source table wrote it",
+        "a source table inserts a row whose key the shared target table already has; that row is older than the lake,"
+        " so it is unknown which source table wrote it",
         where={"table": f"{arrival.db}.{arrival.table}", "key": key_in_log(arrival.key), "source": arrival.source,
                "commit_ts": arrival.commit_ts, "window": window.bounds.window},
-        hint="look for the key in the tables of the source that share this target. If only this one has it, remove the"
-        ' row at the target, or set target.impossible-changes = "last"; else ' + _DISJOINT,
+        hint="look for the key in the source tables that share this target. If only this one has it, remove the row at"
+        ' the target, or set target.impossible-changes = "last"; otherwise ' + _DISJOINT,
     )  # fmt: skip

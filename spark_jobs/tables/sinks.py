@@ -1,4 +1,4 @@
-"""What all sinks ask of the lake: that their range is landed and merged, and how their window is cut into segments."""
+"""What all sinks need from the lake: whether their range is landed and merged, and the segments of their window."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from spark_jobs.tables.unsealed import merged_of
 class SinkWindow:
     """A sink's window (lo, hi]: its DDL in commit order, its segments, and the definitions by place.
 
-    `base`: the source's tables at lo, by the target's names; `shown`: each of them as both sides have it, where they
+    `base`: the source's tables at lo, by the target's names; `shown`: maps a table to what both sides share, if they
     differ.
     """
 
@@ -44,7 +44,7 @@ class SinkWindow:
     shown: Callable[[TableDef], TableDef] | None = None
 
     def with_shapes(self, shapes: Shapes) -> SinkWindow:
-        """The window where tables of the target differ so from the source's: in what both sides share."""
+        """The window with table definitions reduced to what both sides share, if the target's tables differ."""
         if not shapes:
             return self
         ddls, shown = shapes.follow(self.ddls), partial(_shaped, shapes, self.shown)
@@ -52,14 +52,14 @@ class SinkWindow:
 
     @property
     def cuts(self) -> tuple[LandedDdl, ...]:
-        """The DDL that open segments: the k-th one opens segment k, from 1."""
+        """The DDL that open segments: the k-th one opens segment k, counted from 1."""
         return tuple(ddl for ddl in self.ddls if ddl.opens_segment)
 
 
 def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
-    """What merge sealed of (lo, hi]; overlapping windows count whole.
+    """The total of what merge sealed for (lo, hi]; windows that overlap the range count as a whole.
 
-    Raises IncompleteWindow if one is not merged, DamagedManifest.
+    Raises IncompleteWindow if a window is not merged, DamagedManifest.
     """
     merged = _merge_events(ctx, lo, hi)
     landed = ctx.windows.landed((lo, hi))
@@ -68,13 +68,13 @@ def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
         raise IncompleteWindow(
             "a sink needs a range that is not completely landed and merged",
             where={"window": window_name(lo, hi), "not_merged": ",".join(missing)},
-            hint="run land and merge of that range first",
+            hint="run land and merge for that range first",
         )
     return Merged.total(_merged(ctx, merged[window]) for window in landed)
 
 
 def _merged(ctx: StageContext, event: EventRow) -> Merged:
-    """What merge sealed of its window. Raises DamagedManifest."""
+    """What merge sealed for the window of `event`. Raises DamagedManifest."""
     if not event["manifest"]:
         return merged_of(event)
     name, lo, hi = ctx.replication.name, event["lo"], event["hi"]
@@ -106,12 +106,12 @@ def _shaped(shapes: Shapes, shown: Callable[[TableDef], TableDef] | None, table:
 
 
 def target_tables(ctx: StageContext, ts: int) -> TargetTables:
-    """The tables as they are under the target's names after the last DDL at or before `ts`."""
+    """The tables under the target's names, as they are after the last DDL at or before `ts`."""
     return target_tables_at(ctx.paths, Naming(ctx.rules), ts)
 
 
 def tables_at_end(ctx: StageContext, base: TargetTables, hi: int, ddls: Sequence[LandedDdl]) -> TargetTables:
-    """The tables at hi, where those at lo are `base` and `ddls` lie between."""
+    """The tables at hi, given the tables at lo (`base`) and the `ddls` between."""
     return target_tables(ctx, hi) if ddls else base
 
 
@@ -121,7 +121,7 @@ def window_predicate(bounds: Bounds) -> str:
 
 
 def rows_of_window(ctx: StageContext, table: LakeTable, bounds: Bounds) -> Rows:
-    """The rows that a table partitioned by window has of `bounds`: a small window's here in memory."""
+    """The rows of `bounds` in a table partitioned by window; those of a small window in memory."""
     if not ctx.is_small(bounds):
         return read_table(ctx.spark, ctx.paths, table).where(window_predicate(bounds))
     data, own = open_dataset(open_table(ctx.paths.table(table.name))), ds.field(OfSegment.WINDOW) == bounds.window
@@ -129,7 +129,7 @@ def rows_of_window(ctx: StageContext, table: LakeTable, bounds: Bounds) -> Rows:
 
 
 def commit_note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:
-    """What a commit to the lake says of itself."""
+    """The note stored with a commit to the lake."""
     return {"run": ctx.run_id, "window": bounds.window, "stage": stage}
 
 

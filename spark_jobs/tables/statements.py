@@ -1,7 +1,7 @@
-"""The table `statement` as both its writer and its reader see it: one digest, one order of columns, one stream.
+"""The table `statement` for its writer and its reader: the same digest, column order and sequence of batches.
 
-finalize executes what is here and nothing else, so whatever it reads is checked against the digests first (R-62). Rows
-that convert hands over in the same process are those that it wrote: their texts were digested as they were rendered.
+finalize executes only what is in this table, so everything it reads is first checked against the digests (R-62). Rows
+that convert hands over in the same process need no check: their texts were digested when they were rendered.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from spark_jobs.tables.sinks import SinkWindow
 _BATCH = tuple(name for name in STATEMENT.column_names() if name != Statement.WINDOW)
 STATEMENT_ARROW = arrow_schema(STATEMENT.schema())
 _STRETCH_ROWS = 10_000
-"""Row changes read at a time where the order counts."""
+"""Row changes read at a time in mode ordered."""
 _READ_AHEAD = 8
-"""Batches read at a time: each may be some MiB of text."""
+"""Batches read at a time: each may have some MiB of text."""
 _SMALL_SEGMENTS_BYTES = 16 << 20
-"""Text of neighbouring segments that is read at once."""
+"""Bytes of text of neighbouring segments that are read together."""
 
 
 def name_of_copy(target: Target, replication: str, window: str, place: SegmentTable) -> str:
-    """The quoted name of the copy of a table that a segment of `window` makes."""
+    """The quoted name of the copy of a table that a segment of `window` creates."""
     return qualified(target.checkpoint_schema, copy_name(replication, window, *place))
 
 
 class LakeStatements:
     """The statements of one window (a StatementSource), read from one Delta version through delta-rs.
 
-    `rows`: the same, where they are still in memory.
+    `rows`: the same rows, if they are still in memory.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LakeStatements:
         self._last_read: tuple[list[int], dict[tuple[int, int], list[dict[str, Any]]]] | None = None
 
     def digest(self) -> str:
-        """SHA-256 over the place, row count and digest of every batch, in order."""
+        """SHA-256 over the position, row count and digest of every batch, in order."""
         return digest_of_index(self._index)
 
     @property
@@ -84,7 +84,7 @@ class LakeStatements:
 
     @property
     def count(self) -> int:
-        """Batches and DDL."""
+        """The number of batches and DDL."""
         return len(self._index)
 
     def segments(self) -> list[SegmentPlan]:
@@ -96,12 +96,12 @@ class LakeStatements:
         return [ddl for plan in self.segments() if (ddl := plan.ddl) is not None]
 
     def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
-        """The batches of a phase as they lie in the files: inside a phase any order gives the same (invariant 6).
+        """The batches of a phase in the order of the files: within a phase the order does not matter (invariant 6).
 
-        Those of mode ordered by number.
+        In mode ordered, they are sorted by number.
         """
         if not any(row[Statement.PHASE] == phase for row in self._index_of(segment)):
-            # Most segments of a window with many DDL have no rows: the files are not looked through for each of them.
+            # Most segments of a window with many DDL have no rows; do not search the files for each of them.
             return
         if len(self._neighbours[segment]) > 1:
             yield from map(self._batch_of, self._read_with_neighbours(segment).get((segment, phase), ()))
@@ -117,9 +117,9 @@ class LakeStatements:
             yield from map(self._batch_of, batch.to_pylist())
 
     def _read_with_neighbours(self, segment: int) -> dict[tuple[int, int], list[dict[str, Any]]]:
-        """Batches by (segment, phase), in their order, of `segment` and its neighbours, which are asked for next.
+        """Batches by (segment, phase), in order, of `segment` and its neighbours, which will be requested next.
 
-        Each read looks through all files: one a segment took half an hour for a window of 3,000 DDL.
+        Each read searches all files: with one read for each segment, a window of 3,000 DDL took half an hour.
         """
         segments = self._neighbours[segment]
         if self._last_read is None or self._last_read[0] is not segments:
@@ -134,7 +134,7 @@ class LakeStatements:
 
     @cached_property
     def _neighbours(self) -> dict[int, list[int]]:
-        """For each segment with rows those that are read with it, ascending: a large one is read alone, by parts."""
+        """For each segment with rows, the segments read with it, ascending; a large one is read alone, in parts."""
         with_rows = sorted({row[Statement.SEGMENT] for row in self._index if row[Statement.PHASE] != Phase.DDL})
         if len(with_rows) < 2:
             return {segment: [segment] for segment in with_rows}
@@ -165,7 +165,7 @@ class LakeStatements:
         ordered = any(row[Statement.PHASE] == Phase.ORDERED for row in own)
         names = sorted({(row[Statement.DB], row[Statement.TABLE]) for row in own})
         if ordered:
-            # A batch in commit order may have several tables.
+            # In mode ordered a batch may change several tables.
             names = self._touched.get(number, [])
         size = self._bytes.get(number, 0) if self._target.mode == "auto" else None
         ddl = self._ddls.get(number)
@@ -216,7 +216,7 @@ class LakeStatements:
 
     @cached_property
     def _bytes(self) -> dict[int, int]:
-        """Bytes of text by segment: a pass over it, for those that need it before the apply."""
+        """Bytes of text by segment. Reads all texts once; used only if the sizes are needed before the apply."""
         sizes: dict[int, int] = {}
         where = self._own & (ds.field(Statement.PHASE) != int(Phase.DDL))
         for part in self._data.to_batches(
@@ -230,7 +230,7 @@ class LakeStatements:
 def read_statements(
     ctx: StageContext, window: SinkWindow, target: Target, rows: pa.Table | None = None
 ) -> LakeStatements:
-    """The statements of `window` as they are in the lake; `rows`: the same, still in memory."""
+    """The statements of `window` in the lake; `rows`: the same rows, if they are still in memory."""
     history = SchemaHistory(ctx.paths)
     versions = (history.state_at(window.bounds.lo).version, history.state_at(window.bounds.hi).version)
     return LakeStatements(ctx.paths, window, target, versions, ctx.replication.name, rows)

@@ -1,7 +1,7 @@
-"""What merge and compact of a version without manifests wrote into the detail of their events, as manifests have it.
+"""Reads manifests of merge and compact from the events of an older version, which stored their values in `detail`.
 
-A lake keeps such events as long as its history, and a window may be half-way while Binlake is changed for a newer one.
-An event of this version has a manifest, and none of the keys that are read here of compact's.
+A lake keeps such events as long as its history, and a window may be in progress while Binlake is upgraded. Events of
+this version have a manifest, and compact's detail has none of the keys that are read here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from binlake.window.manifest import window_name
 from binlake.window.shapes import Shapes
 from spark_jobs.job.context import StageContext
 
-COMPACT_AGAIN = "run compact of this window again, then convert"
+COMPACT_AGAIN = "run compact again for this window, then convert"
 
 
 def merged_of(event: EventRow) -> Merged:
-    """What an event of merge says of its window."""
+    """What merge recorded of a window in `event`."""
     detail = json.loads(event["detail"] or "{}")
     left_out = detail.get("filtered") or detail.get("skipped_commit_ts")
     ddls = int(detail.get("ddl", 0)) + int(detail.get("ddl_skipped", 0))
@@ -28,7 +28,7 @@ def merged_of(event: EventRow) -> Merged:
 
 
 def compacted_of(ctx: StageContext, event: EventRow, merged: Merged) -> CompactManifest:
-    """What an event of compact says of its window, with what `merged` of it says. Raises DamagedManifest."""
+    """The compact manifest of a window, from compact's `event` and from `merged`. Raises DamagedManifest."""
     detail = json.loads(event["detail"] or "{}")
     lo, hi = event["lo"], event["hi"]
     if "ordered" not in detail:

@@ -32,7 +32,7 @@ def test_each_feed_has_a_group_of_tasks_that_depends_only_on_merge(folder: Path)
     assert dag.get_task("publish-a").downstream_task_ids == set()
     assert dag.get_task("encode-a").locks == ("feed-a",)
     assert "| `publish-b-2` |" in dag.doc_md
-    assert "until a person resumes it" in dag.doc_md
+    assert "until an operator resumes it" in dag.doc_md
     assert dag.task_group_dict["feed_a"].tooltip == "feed a: *.* to kafka://k:9092/t?protocol=avro"
 
 

@@ -98,7 +98,7 @@ def test_without_apt_the_error_says_what_to_install(
     monkeypatch.setattr(installer, "find_program", lambda _: None)
     monkeypatch.setattr(debian, "find_program", lambda _: None)
     with pytest.raises(
-        SetupError, match=r"this system has no apt; install (MariaDB|etcd|Docker) .* by the system's package"
+        SetupError, match=r"this system has no apt; install (MariaDB|etcd|Docker) .* with the system's package"
     ):
         installer.install(tmp_path / "none")  # type: ignore[attr-defined]
     assert not (tmp_path / "none").exists()
@@ -149,7 +149,7 @@ def test_system_other_than_debian_is_reported(tmp_path: Path, monkeypatch: pytes
         program(tmp_path / "bin" / name, "exit 0")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(compose, "find_program", lambda _: None)
-    with pytest.raises(SetupError, match=r"does not use Debian's archive; install Docker Compose 2 by the system's"):
+    with pytest.raises(SetupError, match=r"does not use Debian's archive; install Docker Compose 2 with the system's"):
         compose.install(tmp_path / "none")
 
 
@@ -171,7 +171,7 @@ def test_newest_postgres_that_airflow_supports_is_used(tmp_path: Path, monkeypat
     versions = tmp_path / "usr/lib/postgresql"
     for name in ("9.6/bin/postgres", "13/bin/postgres", "18/bin/psql"):
         program(versions / name, "exit 0")
-    with pytest.raises(SetupError, match=r"no apt; install PostgreSQL 14 or newer by the system's package"):
+    with pytest.raises(SetupError, match=r"no apt; install PostgreSQL 14 or newer with the system's package"):
         postgres.install(tmp_path / "none")
     found = [program(versions / version / "bin/postgres", "exit 0") for version in ("9", "15", "17")]
     assert postgres.install(tmp_path / "none") == found[-1]

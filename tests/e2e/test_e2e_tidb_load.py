@@ -258,7 +258,7 @@ def test_existing_target_tables_are_used_if_they_are_empty(shop: Shop, mariadb: 
 def test_load_that_would_leave_a_gap_is_refused(shop: Shop, mariadb: MariaDb, tmp_path: Path) -> None:  # R-34 S0-01
     begun = shop.context()
     run_stage("plan", begun)
-    with pytest.raises(CheckpointConflict, match=r"has begun without a full load.*new lake folder"):
+    with pytest.raises(CheckpointConflict, match=r"has windows without a full load.*new lake folder"):
         shop.load(begun)
     unfinished = shop.context(lake={"path": str(tmp_path / "unfinished")}, target=None)
     shop.sql.refuse = _is_read
@@ -269,7 +269,7 @@ def test_load_that_would_leave_a_gap_is_refused(shop: Shop, mariadb: MariaDb, tm
     filtered = shop.context(
         lake={"path": str(tmp_path / "unfinished")}, target=None, filter={"ignore-schemas": "other"}
     )
-    with pytest.raises(ConfigError, match="filters or routes have changed since the load began"):
+    with pytest.raises(ConfigError, match="filters or routes have changed since the load started"):
         shop.load(filtered, "landed")
     third = shop.context(lake={"path": str(tmp_path / "third")})
     session = Session(target_of(mariadb))
@@ -283,7 +283,7 @@ def test_load_that_would_leave_a_gap_is_refused(shop: Shop, mariadb: MariaDb, tm
 
 def test_ddl_not_yet_in_the_history_is_awaited(shop: Shop) -> None:  # S4-24
     execute(shop.server, "ALTER TABLE shop.item ADD COLUMN later INT")
-    with pytest.raises(DefinitionsDiffer, match=r"not the same in the DDL history.*shop\.item"):
+    with pytest.raises(DefinitionsDiffer, match=r"differs between the DDL history.*shop\.item"):
         shop.load(shop.context(target=None), "landed", shop.live.pd.tso())
 
 

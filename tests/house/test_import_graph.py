@@ -45,7 +45,7 @@ FORBIDDEN = {
     "pump_service.pump.storage -> binlake.lake.paths": ("import binlake.lake.paths", "Pumps run without"),
     "binlake.rows.schema.info -> pandas": ("import pandas", "The core imports no shell"),
     "binlake.window.plan -> airflow": ("from airflow.sdk import DAG", "The core imports no shell"),
-    "binlake_airflow.dags.dagparts -> delta": ("import delta", "Only the Spark shell knows Spark"),
+    "binlake_airflow.dags.dagparts -> delta": ("import delta", "Only the Spark shell imports Spark"),
     "spark_jobs.finalize.stage -> spark_jobs.convert.stage": (
         "import spark_jobs.convert.stage",
         "Stages do not import",

@@ -65,7 +65,7 @@ def test_paused_dag_is_not_running_and_its_waiting_runs_are_named(log: WindowLog
     assert first(seen(log, dag(paused=True)))[1].endswith("run r10 waits until it is unpaused")
     side = DagFacts("backfill", paused=True, active=("mine",))
     view = seen(log, replace(AROUND, dags={"sync": SYNC, "backfill": side, "audit": DagFacts("audit", paused=True)}))
-    assert first(view) == ("attention", "run mine of its DAG backfill waits, which is paused: unpause it")
+    assert first(view) == ("attention", "run mine of its DAG backfill waits because the DAG is paused: unpause it")
     assert view["paused"] == ["audit", "backfill"]
 
 
@@ -149,7 +149,7 @@ def test_last_verify_result_is_reported_until_repaired_or_equal(log: WindowLog) 
     assert seen(log)["verified"] is None
     detail = {"missing": 2, "extra": 0, "different": 1}
     log.record(WindowEvent("verify", T0 + 9, T0 + 9, "different", 50, run_id="v", sink="sql", detail=detail))
-    text = f"verify found differences at {T0 + 9}: 2 rows missing, 0 only there, 1 different"
+    text = f"verify found differences at {T0 + 9}: 2 rows missing, 0 only at the target, 1 different"
     assert first(seen(log)) == ("attention", text)
     log.record(WindowEvent("repair", T0 + 9, T0 + 9, "done", 3))
     view = seen(log)
@@ -162,7 +162,7 @@ def test_rows_found_by_validation_are_reported_until_settled(log: WindowLog) -> 
                "window": "1-2", "times": 1}]  # fmt: skip
     detail = {"errors": 2, "pending": 3, "ignored": 1, "listed": listed, "tables": {"d.log": "it has no key"}}
     log.record(WindowEvent("validate", T0 + 9, T0 + 10, "done", 50, run_id="v", sink="sql", detail=detail))
-    text = "validation found 2 rows that differ, of d.t: `binlake validation show`"
+    text = "validation found 2 rows that differ, in d.t: see `binlake validation show`"
     assert first(seen(log)) == ("attention", text)
     # A run that could not compare keeps them, and says so.
     log.record(WindowEvent("validate", T0 + 10, T0 + 10, "postponed", sink="sql", detail={"reason": "a lock"}))
@@ -180,7 +180,7 @@ def test_unfinished_full_load_is_reported_with_its_rows(log: WindowLog) -> None:
     load = BaseLoad(T0, T0 + 9, 40, 20, 3, rows_estimated=400, rows=100)
     table.record(load, "load")
     view = seen(log)
-    text = f"full load as of {T0 + 9}: 100 of about 400 rows read (25 %); no window of the pumps begins before it"
+    text = f"full load as of {T0 + 9}: 100 of about 400 rows read (25 %); no window from pumps begins before it"
     assert (view["state"], view["problems"][0]["run_id"]) == ("attention", "load")
     assert view["problems"][0]["text"].startswith(text)
     table.record(replace(load, done=True), "load")

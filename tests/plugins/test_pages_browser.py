@@ -117,7 +117,7 @@ def test_keyboard_alone_is_enough_to_get_an_answer(page: Page, server: httpx.Cli
         page.press("Tab")
         assert page.evaluate("document.activeElement.matches(':focus-visible')")
     page.call("Input.insertText", text=str(ORDER))
-    page._then_loads(lambda: page.press("Enter"))
+    page._act_and_wait_for_load(lambda: page.press("Enter"))
     assert heading(page) == f"Transaction {ORDER}"
 
 

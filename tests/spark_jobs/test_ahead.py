@@ -151,8 +151,8 @@ def test_work_derived_ahead_is_discarded_if_the_previous_window_fails(pieces: Pi
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"target": {"sync-mode": 2}}, "its tables may differ from the source's"),
-        ({"window": {"driver-bytes": 0}}, "the window is one for Spark"),
+        ({"target": {"sync-mode": 2}}, "the target's tables may differ from the source's"),
+        ({"window": {"driver-bytes": 0}}, "the window is so large that it needs Spark"),
     ],
     ids=["shapes", "spark"],
 )
@@ -170,7 +170,7 @@ def test_window_with_keys_of_a_shared_table_is_not_derived_ahead(
 ) -> None:
     # S4-03: the target is asked for keys, so it must already have the previous window's rows.
     monkeypatch.setattr(compact, "shared_tables", lambda *_: {("shop", "item")})
-    reason = "the target says which keys of a shared table it has"
+    reason = "the target must be asked which keys of a shared table it has"
     assert pieces.derive_ahead(pieces.first, pieces.second) == [reason]
 
 

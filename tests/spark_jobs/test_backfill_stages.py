@@ -56,7 +56,7 @@ def test_range_is_verified_rebuilt_and_replayed_to_another_target(
     middle = next(ts for ts, _ in states if ts > windows[1].lo)
     with pytest.raises(ConfigError, match="has not landed"):
         replay(ctx.replication, into, None, end + 1)
-    with pytest.raises(ConfigError, match="target of its own"):
+    with pytest.raises(ConfigError, match="a target other than the live one"):
         replay(ctx.replication, ctx, None, middle)
     replay(ctx.replication, into, 0, middle)
     assert read_checkpoint_ts(into.replication, 7) == middle

@@ -117,7 +117,7 @@ def test_recorded_ranges_are_not_assigned_again() -> None:  # S4-24
 def test_more_ranges_than_free_commit_ts_are_refused() -> None:
     given = ranges(replace(LOAD, base_ts=LOAD.from_ts + 20))
     given.take(cast(Any, Server("10")))
-    with pytest.raises(Permanent, match=r"more ranges than commit_ts.*chunk-rows"):
+    with pytest.raises(Permanent, match=r"more ranges than the commit_ts.*chunk-rows"):
         given.take(cast(Any, Server("20")))
 
 
@@ -128,7 +128,7 @@ def test_more_ranges_than_free_commit_ts_are_refused() -> None:
         (8055, LostRange, "tidb_gc_life_time"),
         (9006, LostRange, "tidb_gc_life_time"),
         (1142, SourceRefused, "needs SELECT"),
-        (2013, SourceUnavailable, "broke the load off"),
+        (2013, SourceUnavailable, "interrupted the load"),
     ],
 )
 def test_server_errors_are_reported_by_name(
@@ -156,7 +156,7 @@ def test_pumps_are_told_to_keep_later_binlogs_before_anything_is_read(
     cluster = nullcontext(SimpleNamespace(registry=registry, pd=SimpleNamespace(tso=lambda: 900)))
     monkeypatch.setattr(loading, "open_cluster", lambda _: cluster)
     monkeypatch.setattr(Loader, "_require_new", lambda *_: None)
-    monkeypatch.setattr(Loader, "_opened", opened)
+    monkeypatch.setattr(Loader, "_open_load", opened)
     raw = {"name": "a", "lake": {"path": str(tmp_path)}, "source": {"sql": {"host": "h"}}}
     ctx = StageContext(Replication.model_validate(raw), "run", lambda: pytest.fail("no Spark is needed"))
     with pytest.raises(SourceUnavailable, match="no further"):
@@ -222,4 +222,4 @@ def test_bootstrap_loads_by_sql_without_a_feeder(
     # Without [source.sql] the command follows a feeder, which accepts no timestamp.
     file.write_text(head)
     assert run(words) == 1
-    assert "--at is for a TiDB source" in capsys.readouterr().err
+    assert "--at is only for a TiDB source" in capsys.readouterr().err

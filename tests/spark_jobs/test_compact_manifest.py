@@ -140,14 +140,14 @@ def test_altered_manifest_stops_both_stages_until_compact_runs_again(
     with pytest.raises(DamagedManifest, match=says) as stopped:
         convert.run(sink.ctx, bounds)
     assert stopped.value.where["window"] == bounds.window
-    assert "run compact of this window again" in stopped.value.hint
+    assert "run compact again for this window" in stopped.value.hint
     compact.run(sink.ctx, bounds)
     another_process(sink)
     convert.run(sink.ctx, bounds)
     rewrite(sink, "compact", bounds, change)
     with pytest.raises(DamagedManifest, match="that the apply manifest refers to") as stopped:
         finalize.run(sink.ctx, bounds)
-    assert "run compact of this window again" in stopped.value.hint
+    assert "run compact again for this window" in stopped.value.hint
     assert sink.target() == sink.model(bounds.lo)
     compact.run(sink.ctx, bounds)
     another_process(sink)
@@ -175,7 +175,7 @@ def test_damaged_manifest_of_an_open_window_is_sealed_again_unchanged(sink: Sink
             stage.run(sink.ctx, bounds)
     sink.lakehouse.config["target"]["mode"] = "ordered"
     another_process(sink)
-    with pytest.raises(ImmutableWindow, match="would seal another manifest than the open one refers to"):
+    with pytest.raises(ImmutableWindow, match="would seal a different manifest from the one it refers to"):
         compact.run(sink.ctx, bounds)
     del sink.lakehouse.config["target"]["mode"]
     another_process(sink)
@@ -264,7 +264,7 @@ def test_changed_result_of_merge_requires_compact_again(sink: Sink) -> None:
     sink.lakehouse.config["filter"] = {"ignore-table": [{"db-name": "shop", "tbl-name": "log"}]}
     another_process(sink)
     merge.run(sink.ctx, bounds)
-    with pytest.raises(CheckpointConflict, match="merge has derived this window anew with another result") as stopped:
+    with pytest.raises(CheckpointConflict, match="merge has derived this window again with another result") as stopped:
         convert.run(sink.ctx, bounds)
     assert "run compact again" in stopped.value.hint
     compact.run(sink.ctx, bounds)
@@ -279,7 +279,7 @@ def test_rows_lost_after_compact_are_detected(sink: Sink) -> None:  # R-62
     clear_rows(sink.ctx.rows_to_write, sink.ctx.paths, CHANGE, window_predicate(bounds), {})
     with pytest.raises(ImmutableWindow, match="`change` does not have the rows that compact wrote") as stopped:
         convert.run(sink.ctx, bounds)
-    assert "run compact of this window again" in stopped.value.hint
+    assert "run compact again for this window" in stopped.value.hint
     assert sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi) == []
 
 

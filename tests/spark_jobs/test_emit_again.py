@@ -122,7 +122,7 @@ def test_only_landed_ranges_can_be_sent_again(make: Make) -> None:
     fed = make(workload)
     landed: Bounds = fed.land(0, middle)
     for lo, hi in ((0, end), (middle, middle)):
-        with pytest.raises(ConfigError, match="not all in the lake"):
+        with pytest.raises(ConfigError, match="does not hold the whole range"):
             emit(fed.ctx, FEED, lo, hi, Destination())
     with pytest.raises(ConfigError, match="no such feed"):
         emit(fed.ctx, "other", landed.lo, landed.hi, Destination())

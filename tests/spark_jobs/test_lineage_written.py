@@ -34,7 +34,7 @@ class One:
 
 def written(definition: TableDef) -> dict[str, Any]:
     sources = Sources(Naming(Rules()), lambda: pytest.fail("without routes no schema is read"))
-    found = Written(WindowDefinitions(One(definition), []), 9, sources, columns_at_target("mariadb")).told(
+    found = Written(WindowDefinitions(One(definition), []), 9, sources, columns_at_target("mariadb")).describe(
         [("d", "item")]
     )
     (one,) = found[LINEAGE]["wrote"]
@@ -93,7 +93,7 @@ def test_missing_or_too_wide_tables_are_reported_by_name_only() -> None:
             return table("wide", *many) if name == "wide" else None
 
     sources = Sources(Naming(Rules()), lambda: pytest.fail("without routes no schema is read"))
-    told = Written(WindowDefinitions(Nothing(), []), 9, sources, columns_at_target("mysql")).told(
+    told = Written(WindowDefinitions(Nothing(), []), 9, sources, columns_at_target("mysql")).describe(
         [("d", "wide"), ("d", "gone")]
     )
     gone, wide = told[LINEAGE]["wrote"]
@@ -114,7 +114,7 @@ def test_all_shards_are_named_with_their_columns() -> None:  # S4-03
     jobs = [DdlJob.from_dict(raw) for raw in w.jobs]
     tables = TargetTables(SchemaState().fold(enumerate(jobs)), Naming(rules))
     sources = Sources(Naming(rules), lambda: tables)
-    found = Written(WindowDefinitions(tables, []), 9, sources, columns_at_target("mysql")).told([("xs", "t")])
+    found = Written(WindowDefinitions(tables, []), 9, sources, columns_at_target("mysql")).describe([("xs", "t")])
     (one,) = found[LINEAGE]["wrote"]
     assert one["columns"] == [["id", "int"], ["name", "varchar(64)"], ["more", "int"], ["c_schema", "varchar(255)"]]
     assert one["copied"] == ["id", "name", "more"]

@@ -72,7 +72,7 @@ def test_unsuitable_request_is_refused_before_any_write(
     first, end = mirrored.windows[0], mirrored.windows[-1].hi
     with pytest.raises(ConfigError, match="has not landed"):
         restore(ctx, end + 1)
-    with pytest.raises(ConfigError, match="newer than what it is to be restored to"):
+    with pytest.raises(ConfigError, match="newer than the commit_ts to restore to"):
         restore_from_base(ctx, str(end), None, end - 1)
     if first.lo:
         with pytest.raises(LostRange, match="the lake begins at"):

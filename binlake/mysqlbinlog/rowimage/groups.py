@@ -103,7 +103,7 @@ class Group:
     def _together(self, first: int, last: int, numbers: Ints) -> list[Entries]:
         low, high = int(self._bounds[first]), int(self._bounds[last])
         if low == high:
-            return [self._of(b"", 0)] * (last - first)
+            return [self._make_entries(b"", 0)] * (last - first)
         counts = self.rows[first:last]
         row_numbers = np.arange(low, high) + np.repeat(numbers[first:last] - self._bounds[first:last], counts)
         rows = Rows.of(self._data, self._starts[low:high], self._starts[low + 1 : high + 1])

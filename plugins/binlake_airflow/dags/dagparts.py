@@ -66,8 +66,8 @@ def new_dag(
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        # The windows begin when somebody unpauses them, as Airflow is set up. The other DAGs run when they are
-        # triggered, or by a schedule of the configuration: a run that is triggered while its DAG is paused waits.
+        # The sync DAG is created as Airflow is configured, usually paused. The other DAGs run when they are triggered
+        # or scheduled by the configuration; if they were paused, a triggered run would wait.
         is_paused_upon_creation=None if kind == SYNC else False,
         params=dict(params),
         default_args=_task_defaults(file),
@@ -75,7 +75,7 @@ def new_dag(
         description=summary,
         doc_md=_dag_doc(file, kind, doc),
         on_failure_callback=OnFailure(str(file.path)) if airflow.on_failure is not None else None,
-        # The DAG file registers it by name; a check of the files must not register a second one.
+        # The DAG file registers the DAG by name; a check of the files must not register a second one.
         auto_register=False,
         **more,
     )
@@ -119,7 +119,7 @@ def _task_defaults(file: ReplicationFile) -> dict[str, Any]:
             rules=[
                 RetryRule(Permanent, RetryAction.FAIL, reason="the same call fails again until something is changed"),
                 RetryRule(Transient, RetryAction.RETRY, reason="waiting helps"),
-                # A stage that is run again looks first: manifest, digest, ledger (DESIGN 2).
+                # A rerun of a stage first checks what is done: manifest, digest, ledger (DESIGN 2).
                 RetryRule(UnknownOutcome, RetryAction.RETRY, reason="the next try checks what was done"),
             ]
         ),
@@ -129,7 +129,7 @@ def _task_defaults(file: ReplicationFile) -> dict[str, Any]:
 def _describe_source(file: ReplicationFile) -> str:
     replication, target = file.replication, file.replication.target
     sink = f"{target.db_type} at {target.host}:{target.port}" if target else "none"
-    # Others read it, too: OpenLineage's provider sends it along.
+    # Secrets are left out, because OpenLineage's provider sends this text to other systems.
     pds = ", ".join(addresses.host_and_port(url) for url in replication.source.pd_urls)
     return (
         f"Configured by `{file.path.name}`.\n\n- source: PD at {pds}\n"

@@ -1,4 +1,4 @@
-"""The DAGs of each replication file: `<name>` for its windows, and `<name>.<kind>` beside them."""
+"""The DAGs of each replication file: `<name>` for its windows, and `<name>.<kind>` for other work."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from binlake_airflow.dags.syncdag import build_sync_dag
 
 @dataclass(frozen=True)
 class BuiltDags:
-    """The DAGs of a folder by id, and what is wrong with the files that have none."""
+    """The DAGs of a folder by id, and the errors of files that could not be built."""
 
     dags: Mapping[str, DAG]
     broken: Mapping[Path, ConfigError]
 
 
 def build_all(folder: Path | None = None) -> BuiltDags:
-    """The DAGs of all replication files in `folder` (default: the configured folder); of a file all or none."""
+    """The DAGs of all replication files in `folder` (default: the configured folder); a broken file has no DAG."""
     replications = find_replications(folder)
     dags: dict[str, DAG] = {}
     broken = dict(replications.broken)
@@ -44,7 +44,7 @@ def build_dags(replication_file: str | Path) -> dict[str, DAG]:
 
 
 def build_dag(replication_file: str | Path) -> DAG:
-    """The DAG of its windows alone; its id is the replication's name. Raises ConfigError."""
+    """Only the DAG of the windows; its id is the replication's name. Raises ConfigError."""
     path = Path(replication_file).resolve()
     return build_sync_dag(ReplicationFile(path, load_replication(path, secrets=False)))
 

@@ -1,4 +1,4 @@
-"""From the text of `[airflow] schedule` to a timetable of Airflow: cron text, a preset, `every Ns`, or nothing."""
+"""Turns the text of `[airflow] schedule` into a timetable of Airflow: cron text, a preset, `every Ns`, or nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Schedule = CronTriggerTimetable | DeltaTriggerTimetable | str | None
 def parse_schedule(text: str, key: str = "airflow.schedule") -> Schedule:
     """The timetable of `text`, in UTC; None for an empty text (triggered by hand only). Raises ConfigError.
 
-    `key` is the text's place in the configuration.
+    `key` is the text's key in the configuration.
     """
     text = text.strip()
     if not text or text in PRESETS:
@@ -28,6 +28,6 @@ def parse_schedule(text: str, key: str = "airflow.schedule") -> Schedule:
     if not is_cron(text):
         raise ConfigError(
             f"`{key}` is not understood: {text!r}",
-            hint="cron text (`*/5 * * * *`), `every 10s`, `@continuous`, or empty for no schedule",
+            hint="use cron text (`*/5 * * * *`), `every 10s`, `@continuous`, or leave it empty for no schedule",
         )
     return CronTriggerTimetable(text, timezone="UTC")

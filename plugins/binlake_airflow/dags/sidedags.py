@@ -1,4 +1,4 @@
-"""The DAGs beside the windows of a replication, of one task each: bootstrap, backfill, restore, recover and others."""
+"""The other DAGs of a replication, with one task each: bootstrap, backfill, restore, recover and more."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from binlake_airflow.timetable import BackfillIntervals
 
 MODES = {
     "rebuild": "derive its windows again and compare; the target is not written",
-    "repair": "set every key that the range touched to its state at the checkpoint",
+    "repair": "set every key that the range changed to its state at the checkpoint",
     "replay": "apply the range to another target",
-    "rollback": "undo the range by new changes; refused where later changes touched the same keys, unless forced",
-    "emit": "encode it and send it again as a feed does, to its topics or others; the feed's position stays",
+    "rollback": "undo the range with new changes; refused if later changes touched the same keys, unless forced",
+    "emit": "encode and send it again as a feed does, to its topics or others; the feed's position does not change",
 }
-# Neither an option of the command, nor without a dot.
+# Must have a dot, and must not look like an option of the command.
 _TABLE = r"^[^-.\s][^\n]*\.[^\n]+$"
 _FEED = r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$"
 _TOPIC = r"^[A-Za-z0-9._{}][A-Za-z0-9._{}-]*$"
@@ -38,7 +38,7 @@ _NAME = r"^[a-z][a-z0-9_-]{0,62}$"
 
 
 def build_side_dags(file: ReplicationFile) -> list[DAG]:
-    """All of them; those that write to the target only where there is one. Raises ConfigError."""
+    """All side DAGs; those that write to the target only if there is one. Raises ConfigError."""
     makers: list[Callable[[ReplicationFile], DAG]] = [
         _bootstrap_dag, _backfill_dag, _restore_dag, _audit_dag, _maintain_dag,
     ]  # fmt: skip
@@ -52,17 +52,17 @@ def _bootstrap_dag(file: ReplicationFile) -> DAG:
     with new_dag(
         file,
         "bootstrap",
-        summary=f"Full load of the sources of {file.replication.name}, until its sinks have it",
+        summary=f"Full load of the sources of {file.replication.name}, until its sinks have the rows",
         doc="A TiDB source is read by SQL as of one commit_ts, and its rows become the first windows; "
-        f"`{file.replication.name}` waits until they are sealed. The feeder loads its MySQL and MariaDB sources by "
-        f"itself at its first start: then this follows it, and `{file.replication.name}`, which must be unpaused, "
-        "carries the rows on. Its log shows the rows and tables read so far. A second run continues where it was.",
+        f"`{file.replication.name}` waits until they are sealed. The feeder loads MySQL and MariaDB sources itself at "
+        f"its first start: this DAG then follows its progress, and `{file.replication.name}`, which must be unpaused, "
+        "replicates the rows. The task's log shows the rows and tables read so far. A second run resumes the load.",
         params={
             "until": Param(
                 reached[-1], type="string", enum=reached, title="until",
-                description="loaded: the pumps have it; landed: the lake; applied: the target",
+                description="loaded: the pumps have the rows; landed: the lake has them; applied: the target has them",
             ),
-            "at": moment_param("at", "a TiDB source: as of this moment, back to which the pumps' log must reach"),
+            "at": moment_param("at", "TiDB source: load as of this time; the pumps' binlogs must reach back to it"),
         },
         schedule=None,
     ) as dag:  # fmt: skip
@@ -78,9 +78,9 @@ def _backfill_dag(file: ReplicationFile) -> DAG:
         summary=f"Process a past range of commit_ts of {file.replication.name}: {', '.join(MODES)}",
         doc=f"The range is (from, to]. It is read from the lake, never from the pumps.\n\n| Mode | |\n|---|---|\n{rows}"
         "\n\nAirflow's backfill of dates runs this DAG once for each interval [a, b), by commit time. "
-        "It never runs by itself. To stop one, mark the run failed; to continue it, clear it.",
+        "It never runs by itself. To stop a run, mark it failed; to continue it, clear it.",
         params={
-            "mode": Param("repair", type="string", enum=list(MODES), title="mode", description="what to do with it"),
+            "mode": Param("repair", type="string", enum=list(MODES), title="mode", description="what to do"),
             "from": moment_param("from", "Where the range starts, exclusive"),
             "to": moment_param("to", "Where the range ends, inclusive"),
             "commit_ts": text_param("commit_ts", "repair, rollback: one transaction, instead of a range", TS_PATTERN),
@@ -91,19 +91,19 @@ def _backfill_dag(file: ReplicationFile) -> DAG:
                 title="through",
                 description="rebuild: the last stage",
             ),
-            "into": text_param("into", "replay: the replication whose target takes the range", _NAME),
+            "into": text_param("into", "replay: the replication to whose target the range is applied", _NAME),
             "write_to": Param(
                 "target",
                 type="string",
                 enum=["target", "source"],
                 title="write_to",
-                description="rollback: where the undoing changes are written",
+                description="rollback: where the changes that undo the range are written",
             ),
             "force": Param(
                 False, type="boolean", title="force", description="rollback: overwrite later changes of the same keys"
             ),
             "feed": text_param("feed", "emit: the feed", _FEED),
-            "topic": text_param("topic", "emit: other topics than the feed's, with {schema} and {table}", _TOPIC),
+            "topic": text_param("topic", "emit: topics in place of the feed's, with {schema} and {table}", _TOPIC),
         },
         schedule=_backfill_intervals(file),
     ) as dag:
@@ -115,17 +115,17 @@ def _restore_dag(file: ReplicationFile) -> DAG:
     with new_dag(
         file,
         "restore",
-        summary=f"Bring a database to any landed moment of {file.replication.name}, from a dump and the lake",
-        doc="Neither source nor pumps are asked. The database is the replication's own target, or that of `into`: a "
-        "fresh one with `base`, or one whose checkpoint is before the moment. A run that was stopped continues when it "
-        "is triggered again with the same parameters.",
+        summary=f"Bring a database to any landed commit_ts of {file.replication.name}, from a dump and the lake",
+        doc="Neither source nor pumps are needed. The database is the replication's own target, or that of `into`: an "
+        "empty one with `base`, or one whose checkpoint is before `to`. If a run was stopped, it continues when it is "
+        "triggered again with the same parameters.",
         params={
-            "to": moment_param("to", "The moment, inclusive; empty = all that has landed"),
+            "to": moment_param("to", "Restore up to here, inclusive; empty = all that has landed"),
             "base": text_param(
-                "base", "folder of a dump (mydumper, dumpling) that the worker reads, loaded first; or the commit_ts at"
-                " which the database equals the source", _BASE,
+                "base", "folder of a dump (mydumper, dumpling) on the worker, loaded first; or the commit_ts at which"
+                " the database equals the source", _BASE,
             ),
-            "base_ts": text_param("base_ts", "the dump's commit_ts, where its metadata does not say it", TS_PATTERN),
+            "base_ts": text_param("base_ts", "the dump's commit_ts, if its metadata does not contain it", TS_PATTERN),
             "files": text_param("files", "binlog files instead of the lake: a folder or a URI", _FILES),
             "into": text_param("into", "the replication whose target is restored; empty = this one", _NAME),
         },
@@ -153,8 +153,8 @@ def _audit_dag(file: ReplicationFile) -> DAG:
     with new_dag(
         file,
         "audit",
-        summary=f"Show a row, a table or a transaction of {file.replication.name} as of a moment",
-        doc="The answer is the XCom `return_value` (JSON) and `markdown` of the task.",
+        summary=f"Show a row, a table or a transaction of {file.replication.name} as of a commit_ts or time",
+        doc="The answer is in the task's XComs `return_value` (JSON) and `markdown`.",
         params={
             "what": Param("row", type="string", enum=["row", "table", "transaction"], title="what"),
             "table": text_param("table", "row, table: as db.table", _TABLE),
@@ -162,7 +162,7 @@ def _audit_dag(file: ReplicationFile) -> DAG:
                 None, type=["null", "array"], items={"type": "string"}, title="key",
                 description="row: the key's values in order, one per line",
             ),
-            "at": moment_param("at", "table: as of this moment; row: only the last change up to it"),
+            "at": moment_param("at", "table: as of this time; row: only the last change up to it"),
             "commit_ts": text_param("commit_ts", "transaction: its commit_ts or start_ts", TS_PATTERN),
         },
         schedule=None,
@@ -186,7 +186,7 @@ def _verify_dag(file: ReplicationFile) -> DAG:
             ),
             "tables": Param(
                 None, type=["null", "array"], items={"type": "string", "pattern": _TABLE}, title="tables",
-                description="only these, as db.table, one per line; empty = all",
+                description="compare only these tables, as db.table, one per line; empty = all",
             ),
             "fix": Param(
                 False, type="boolean", title="fix", description="remove the differences now, under the target's lease"
@@ -218,8 +218,9 @@ def _backfill_intervals(file: ReplicationFile) -> BackfillIntervals:
         table = BackfillIntervals(text, timezone="UTC")
         table.validate()
     except Exception as error:
-        # croniter's and Airflow's own classes, reported alike.
+        # The errors of croniter and of Airflow, reported in the same way.
         raise ConfigError(
-            f"`airflow.backfill.interval` is not understood: {text!r}", hint="cron text, or @hourly, @daily, @weekly"
+            f"`airflow.backfill.interval` is not understood: {text!r}",
+            hint="use cron text, or @hourly, @daily, @weekly",
         ) from error
     return table

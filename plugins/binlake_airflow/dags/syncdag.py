@@ -1,7 +1,7 @@
-"""The DAG `<name>`: one run is one window; its tasks are the stages that `binlake.pipeline` lists, wired as it says.
+"""The DAG `<name>`: one run is one window; `binlake.pipeline` lists its tasks (the stages) and their order.
 
-Runs never overlap, and the past is not caught up run by run: a late run takes a larger window, which plan decides.
-Where the source is gone, the task `recover` replaces the window (S3-10).
+Runs never overlap, and missed runs are not caught up one by one: a late run takes a larger window, which plan decides.
+If the source is gone, the task `recover` runs in place of the window (S3-10).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from binlake_airflow.operators.commands import RecoverOperator
 from binlake_airflow.operators.stages import RECOVER, RUNTIMES, StageOperator
 from binlake_airflow.telemetry import assets
 
-# Airflow's backfill of dates belongs to `<name>.backfill`: here the checkpoint says what is next, not a date.
+# Airflow's backfill of dates is for `<name>.backfill`: here the checkpoint, not a date, determines the next window.
 _RUN_TYPES = ("scheduled", "manual", "operator_triggered", "asset_triggered", "asset_materialization")
 _GROUPS = {None: "lake", "sql": "sql_sink", "mirror": "mirrors"}
 
 
 def build_sync_dag(file: ReplicationFile) -> DAG:
-    """The DAG of windows. Raises ConfigError for a schedule that is not understood."""
+    """The DAG of windows. Raises ConfigError if the schedule is not valid."""
     replication = file.replication
     stages = replication.stages()
     with new_dag(
@@ -72,7 +72,7 @@ def _group_name(sink: str | None) -> str:
 
 
 def _tooltip(file: ReplicationFile, sink: str | None) -> str:
-    """What a feed sends where, shown as the tooltip of its group."""
+    """The tooltip of a feed's group: what it sends, and where."""
     feed = feed_of_sink(sink)
     if not feed:
         return ""
@@ -82,7 +82,8 @@ def _tooltip(file: ReplicationFile, sink: str | None) -> str:
 
 def _add_task(file: ReplicationFile, stage: Stage, stages: Sequence[Stage]) -> StageOperator:
     names = {stage.name for stage in stages}
-    # The replication's asset is about its tables: the target, or the mirrors where there is none. Feeds have their own.
+    # The replication's asset stands for its tables: at the target, or the mirrors if there is no target. Feeds have
+    # their own assets.
     mover = "finalize" if "finalize" in names else "mirror" if "mirror" in names else ""
     return RUNTIMES[file.replication.airflow.engine](
         task_id=stage.task,
@@ -99,7 +100,7 @@ def _add_task(file: ReplicationFile, stage: Stage, stages: Sequence[Stage]) -> S
 
 
 def _all_wait_for(stages: Sequence[Stage]) -> Sequence[Stage]:
-    """Those whose locks hold up a whole window: a feed that another process works on holds up itself."""
+    """The stages whose locks block a whole window; a feed that another process works on blocks only itself."""
     own = [stage for stage in stages if not stage.feed]
     return own if any(stage.sink for stage in own) else stages
 
@@ -108,7 +109,7 @@ _NOTIFYING = ("plan", "land", "finalize", "publish", FUSED)
 
 
 def _asset_arguments(replication: str, stage: Stage, mover: str, feeds: Sequence[str]) -> Mapping[str, Any]:
-    # As an inlet, the asset keeps in Airflow when a lag or silence was last notified.
+    # The asset is an inlet because it stores in Airflow when a lag or silence was last notified.
     inlets = [assets.replication_asset(replication)] if stage.name in _NOTIFYING else []
     outlets = [assets.replication_alias(replication)] if stage.name in (mover, FUSED) and mover else []
     published = feeds if stage.name == FUSED else [stage.feed] if stage.name == "publish" else []
@@ -116,8 +117,8 @@ def _asset_arguments(replication: str, stage: Stage, mover: str, feeds: Sequence
 
 
 _FEEDS = (
-    " A feed that fails stops no other sink; one in state error is skipped, and says why, until a person resumes it on "
-    "the replication's page or by `binlake changefeed resume`."
+    " A feed that fails stops no other sink. A feed in state error is skipped, with its reason, until an operator "
+    "resumes it on the replication's page or with `binlake changefeed resume`."
 )
 
 
@@ -133,7 +134,7 @@ def _describe_run(stages: Sequence[Stage], *, recovers: bool) -> str:
     more = f"\n| `{RECOVER}` | {_RECOVER} |" if recovers else ""
     feeds = _FEEDS if any(stage.feed for stage in stages) else ""
     return (
-        "One run is one window (lo, hi] of commit_ts; the next run continues where it ended. A run that a pump or "
-        f"another writer blocks waits without occupying a worker.{feeds}\n\n"
+        "One run is one window (lo, hi] of commit_ts; the next run continues where it ended. If a pump or another "
+        f"writer blocks a run, it waits without occupying a worker.{feeds}\n\n"
         f"| Task | What it does |\n|---|---|\n{rows}{more}"
     )

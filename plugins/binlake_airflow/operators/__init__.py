@@ -1,1 +1,1 @@
-"""Operators: each runs one stage or command in a process of its own."""
+"""Operators: each runs one stage or command in its own process."""

@@ -1,6 +1,6 @@
 """What all operators of Binlake share: a child process that does the work, and waiting without a worker.
 
-When it has waited, a task starts again from the beginning: it first checks what is already done (DESIGN 2).
+After a wait, a task starts again from the beginning: it first checks what is already done (DESIGN 2).
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from binlake_airflow.jobs import MODULE
 from binlake_airflow.operators.process import JobProcess
 from binlake_airflow.telemetry import failures
 
-# The trigger ends by itself in time; Airflow's own limit is for a triggerer that was down meanwhile.
+# The trigger ends in time by itself; Airflow's own limit is only for a triggerer that was down meanwhile.
 _TRIGGER_GRACE_S = 600.0
 
 
 class BinlakeOperator(BaseOperator, SkipMixin):
-    """Does something for `replication`, described by `replication_file`; waits up to `wait_s` for another process.
+    """Works for `replication`, described by `replication_file`; waits up to `wait_s` for another process.
 
-    `applies`: it writes to the target, so it also waits for a holder of the target's lease.
+    `applies`: the operator writes to the target, so it also waits for the holder of the target's lease.
     """
 
     ui_color = "#e0f0f5"
-    # Lets the scheduler honour a skip when a run is cleared.
+    # With this the scheduler honours a skip when a run is cleared.
     inherits_from_skipmixin = True
     locks: Sequence[str] = ()
-    """The lake's locks that it takes."""
+    """The lake's locks that the operator takes."""
     applies = False
     feed = ""
     """The feed, for a feed's stage."""
     records_failures = True
-    """Whether a failure counts for the replication, and so is recorded in the lake."""
+    """Whether a failure counts for the replication and is recorded in the lake."""
 
     def __init__(self, *, replication: str, replication_file: str, wait_s: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -53,20 +53,20 @@ class BinlakeOperator(BaseOperator, SkipMixin):
 
     @abstractmethod
     def attempt(self, context: Mapping[str, Any], until: float) -> Any:
-        """Do it; returns the XCom value. It may call `wait_for(until, …)`. Raises BinlakeError."""
+        """Do the work and return the XCom value. It may call `wait_for(until, …)`. Raises BinlakeError."""
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """The first attempt."""
         return self._attempt_and_record(context, time.time() + self.wait_s)
 
     def go_on(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
-        """The next attempt, when the other process has ended or the time is up."""
+        """The next attempt, after the other process has ended or the time is up."""
         if event["held_by"]:
             self.log.warning("wait_gave_up", after_s=self.wait_s, held_by=event["held_by"])
         return self._attempt_and_record(context, float(event["until"]))
 
     def wait_for(self, until: float, **conditions: Any) -> None:
-        """Leave the worker until the other process has ended (see FreeTrigger), unless the time is up already."""
+        """Release the worker until the other process has ended (see FreeTrigger), unless the time is already up."""
         if time.time() >= until:
             return
         # Imported late: triggers are not needed for DAG parsing.
@@ -82,7 +82,7 @@ class BinlakeOperator(BaseOperator, SkipMixin):
             self._process.kill()
 
     def run_child(self, arguments: Sequence[str], env: Mapping[str, str] | None = None, module: str = MODULE) -> str:
-        """Run `python -m module` with `arguments` in a child process of this interpreter; how it ended."""
+        """Run `python -m module` with `arguments` in a child process of this interpreter; returns how it ended."""
         self._process = JobProcess(self.log.info, command=command_of(module))
         status = self._process.run(arguments, {**os.environ, **(env or {})})
         return f"exit status {status}, last line: {self._process.last_line}"
@@ -92,12 +92,12 @@ class BinlakeOperator(BaseOperator, SkipMixin):
         return load_replication(self.replication_file, secrets=False)
 
     def _attempt_and_record(self, context: Mapping[str, Any], until: float) -> Any:
-        """`_attempt_under_locks`; what fails leaves its text for the run's note, the page and notifiers."""
+        """Call `_attempt_under_locks`; record the error of a failure for the run's note, the page and notifiers."""
         began = time.time()
         try:
             return self._attempt_under_locks(context, until)
         except AirflowException:
-            # This is how a task tells Airflow that it skips.
+            # A task tells Airflow with such an exception that it skips.
             raise
         except Exception as error:
             failures.record_failure(error, settings=self.settings, task_id=self.task_id, context=context, since_s=began,
@@ -126,5 +126,5 @@ class BinlakeOperator(BaseOperator, SkipMixin):
 
 
 def command_of(module: str) -> tuple[str, ...]:
-    """How the Python module `module` is started: by the interpreter of the task."""
+    """The command that starts the Python module `module` with the task's interpreter."""
     return sys.executable, "-m", "binlake.base.program", module

@@ -1,7 +1,7 @@
-"""Runs one `binlake` command in a process of its own and writes its outcome for the task.
+"""Runs one `binlake` command in its own process and writes its outcome for the task.
 
-`python -m binlake_airflow.operators.child RESULT COMMAND ARGUMENTS…`; needs no Airflow. What the command prints is
-returned, not logged: it may be the rows of a table. What it logs goes to stderr, and so to the task's log.
+`python -m binlake_airflow.operators.child RESULT COMMAND ARGUMENTS…`; needs no Airflow. The command's output is
+returned, not logged, because it may contain the rows of a table. Log lines go to stderr, and so to the task's log.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status 0 when the command gave an answer, 1 when it failed."""
+    """Exit status 0 if the command gave an answer, 1 if it failed."""
     write_events_to(sys.stderr)
     result, *words = arguments
     outcome = run(words)

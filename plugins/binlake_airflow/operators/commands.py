@@ -1,7 +1,7 @@
-"""The operators beside a window: each runs one `binlake` command by its name and keeps its answer.
+"""The operators of the side DAGs: each runs one `binlake` command by its name and returns its answer.
 
-The command decides and guards (lease, locks, what it refuses); an operator puts its arguments together, finds Spark
-where one is needed, and waits without a worker for a process in the way.
+The command decides and guards (lease, locks, refusals). The operator assembles its arguments, locates Spark if it is
+needed, and waits without a worker while another process blocks it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from binlake_airflow.timetable import range_of_times
 
 Context = Mapping[str, Any]
 NOT_FOUND = 3
-"""Exit status of a command that found nothing, which is an answer too."""
+"""Exit status of a command that found nothing, which is also an answer."""
 DIFFERENT = 4
-"""Exit status when the comparison found differences."""
+"""Exit status if the comparison found differences."""
 _SHORT_WAIT = ["--wait", "1"]
-# A window that is being applied is soon done; for what takes longer the task waits without a worker, or is tried again.
+# A window being applied is soon done; for longer work the task waits without a worker, or is retried.
 _CONSISTENT_S = "30"
 _OF_ONE = ("repair", "rollback")
-"""Modes of backfill that take one transaction for a range."""
+"""Modes of backfill that accept a single transaction in place of a range."""
 RECOVERED = "recovered"
-"""State of recover that finished a window; its others are cases in which it writes nothing."""
+"""State of recover if it finished a window; in its other states it wrote nothing."""
 
 
 class CommandOperator(BinlakeOperator):
@@ -61,7 +61,7 @@ class CommandOperator(BinlakeOperator):
         self._printed: tuple[Context, Any] | None = None
 
     def uses_spark(self, context: Context) -> bool:
-        """Whether the command gets the address of Spark."""
+        """Whether the command is given the address of Spark."""
         del context
         return False
 
@@ -70,14 +70,14 @@ class CommandOperator(BinlakeOperator):
         """The command's arguments, except for the replication, Spark, and the output format. Raises ConfigError."""
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
-        """The XCom value for `printed`, the JSON that it printed (None: nothing), and its exit status."""
+        """The XCom value for the command's JSON output `printed` (None: no output) and its exit status."""
         del context
         if status not in (0, NOT_FOUND):
             raise ConfigError(f"`binlake {self.command}` ended with status {status}", hint="see the lines above")
         return printed
 
     def attempt(self, context: Context, until: float) -> Any:
-        """Run it. Raises the command's error by its class."""
+        """Run the command. Raises its error by the error's class."""
         del until
         words = [self.command, *self.words(context), "--replication", self.replication_file, "--output", "json"]
         env: Mapping[str, str] = {}
@@ -92,7 +92,7 @@ class CommandOperator(BinlakeOperator):
         return self.answer(_without_lineage(printed), status, context)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Its inputs and outputs, for the OpenLineage provider, the only caller; of a failed task, too."""
+        """The command's inputs and outputs, also of a failed task; called only by the OpenLineage provider."""
         del task_instance
         if self._printed is None:
             return None
@@ -102,12 +102,12 @@ class CommandOperator(BinlakeOperator):
         return lineage.lineage_of_command(self.command, self.settings(), asked, printed, self.into(asked))
 
     def into(self, asked: Context) -> Replication | None:
-        """The replication whose target it wrote to, if that is not its own."""
+        """The replication whose target the command wrote to, if it is another one."""
         del asked
         return None
 
     def on_kill(self) -> None:
-        """End the command, then what it left on a Connect server."""
+        """End the command, then the work it left on a Connect server."""
         super().on_kill()
         if self._sessions is not None:
             self._sessions.end()
@@ -125,7 +125,7 @@ class CommandOperator(BinlakeOperator):
 class RecoverOperator(CommandOperator):
     """Finishes an interrupted window, from the lake or from relay files; writes nothing if there is none.
 
-    `beside_window`: it is part of a run of windows, whose source just did not answer.
+    `beside_window`: the task is part of a run of the sync DAG whose source did not answer.
     """
 
     command = "recover"
@@ -136,11 +136,11 @@ class RecoverOperator(CommandOperator):
         self.beside_window = beside_window
 
     def words(self, context: Context) -> Sequence[str]:
-        """The command looks for itself whether PD answers and whether the target is consistent (S3-10)."""
+        """Only the run id: the command itself checks whether PD answers and the target is consistent (S3-10)."""
         return ["--run-id", str(context["run_id"])]
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
-        """Leave a note of the case; a source that is away for too long fails the run (hazards R-35)."""
+        """Note the outcome; fail the run if the source has been unreachable for too long (hazards R-35)."""
         last = super().answer(printed, status, context)[-1]
         text = f"recover: {last['state']} at {ts_with_time(last['hi'])}: {last['detail'].get('reason', '')}"
         context["ti"].xcom_push(key=KEY, value=text[:1000])
@@ -159,25 +159,25 @@ class RecoverOperator(CommandOperator):
             raise SourceUnavailable(
                 f"PD does not answer, and the last landed window ended {lag_s(str(landed)):.0f} s ago",
                 where={"landed_ts": landed, "limit_s": limit},
-                hint="the target is complete up to its checkpoint; see the runbook: the source is gone",
+                hint="see the runbook: the source is gone; the target is complete up to its checkpoint",
             )
 
 
 class BootstrapOperator(CommandOperator):
-    """Loads a TiDB source, or follows the full load of a feeder's sources; its progress is in the task's log.
+    """Loads a TiDB source, or follows the full load of a feeder's sources; the task's log shows the progress.
 
-    A run that is cleared continues the load where it stopped.
+    If a run is cleared, the load continues where it stopped.
     """
 
     command = "bootstrap"
 
     def uses_spark(self, context: Context) -> bool:
-        """The windows of a load by SQL go through all stages, some of which ask for it."""
+        """True for a load by SQL: its windows go through all stages, and some need Spark."""
         del context
         return self.settings().source.sql is not None
 
     def words(self, context: Context) -> Sequence[str]:
-        """The phase to wait for, and the moment of the load."""
+        """The phase to wait for, and the commit_ts of the load."""
         at = parse_moment(context["params"].get("at"))
         return ["--until", context["params"]["until"], "--run-id", context["run_id"], *(["--at", at] if at else [])]
 
@@ -192,18 +192,18 @@ class BootstrapOperator(CommandOperator):
 
 
 class RestoreOperator(CommandOperator):
-    """Brings a database to a moment: a dump, or its present state, then the lake. Run again it continues."""
+    """Brings a database to a commit_ts, from a dump or its present rows, with the lake. A rerun continues."""
 
     command = "restore"
     applies = True
 
     def uses_spark(self, context: Context) -> bool:
-        """The stages of the SQL sink run for each window."""
+        """True: the stages of the SQL sink run for each window."""
         del context
         return True
 
     def words(self, context: Context) -> Sequence[str]:
-        """Base, moment and target of the params."""
+        """Base, end and target from the params."""
         params = context["params"]
         values = {"--base": params.get("base"), "--base-ts": params.get("base_ts"), "--files": params.get("files")}
         values["--to"] = parse_moment(params.get("to"))
@@ -213,12 +213,12 @@ class RestoreOperator(CommandOperator):
         return [*words, "--run-id", str(context["run_id"])]
 
     def into(self, asked: Context) -> Replication | None:
-        """The replication of the form, if there is one."""
+        """The replication named in the form, if any."""
         name = asked.get("into")
         return load_replication(_replication_file(name), secrets=False) if name else None
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
-        """The results, with a note: the database's position, and the tables that it only has in part."""
+        """The results, with a note: the database's position, and the tables whose rows are only partly known."""
         last = printed[-1]
         inexact = last["detail"].get("inexact", {})
         text = f"restore: the database is at {ts_with_time(last['hi'])}"
@@ -228,9 +228,9 @@ class RestoreOperator(CommandOperator):
 
 
 class BackfillOperator(CommandOperator):
-    """Rebuilds, repairs, replays, rolls back or sends a range of commit_ts again (DESIGN 4).
+    """Rebuilds, repairs, replays, rolls back or resends a range of commit_ts (DESIGN 4).
 
-    Its run id names its progress in the lake: a run that is cleared resumes where it stopped.
+    The run id names its progress in the lake: if a run is cleared, it resumes where it stopped.
     """
 
     command = "backfill"
@@ -238,11 +238,11 @@ class BackfillOperator(CommandOperator):
     locks = ("backfill",)
 
     def uses_spark(self, context: Context) -> bool:
-        """Stages run again in rebuild, replay and emit; the others read the lake and write SQL."""
+        """True for rebuild, replay and emit, which run stages; the other modes read the lake and write SQL."""
         return context["params"]["mode"] in ("rebuild", "replay", "emit")
 
     def words(self, context: Context) -> Sequence[str]:
-        """The mode, and the range of the params; of the run's data interval where Airflow's backfill made the run."""
+        """The mode, and the range: from the params, or from the data interval of a run of Airflow's backfill."""
         params, mode = context["params"], context["params"]["mode"]
         lo, hi = parse_moment(params.get("from")), parse_moment(params.get("to"))
         if one := params.get("commit_ts"):
@@ -272,12 +272,12 @@ class BackfillOperator(CommandOperator):
         return [mode, "--from", lo, "--to", hi, "--run-id", context["run_id"], *more[mode]()]
 
     def into(self, asked: Context) -> Replication | None:
-        """For a replay: the replication of the form."""
+        """For a replay: the replication named in the form."""
         replayed = asked["mode"] == "replay"
         return load_replication(_replication_file(_required_param(asked, "into")), secrets=False) if replayed else None
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
-        """The results, with a note; a range with a different result than before fails the run."""
+        """The results, with a note; the run fails if a rebuild gave a result that differs from before."""
         last = printed[-1]
         text = f"{context['params']['mode']} ({ts_with_time(last['lo'])}, {ts_with_time(last['hi'])}]: {last['state']}"
         context["ti"].xcom_push(
@@ -289,7 +289,7 @@ class BackfillOperator(CommandOperator):
         raise Permanent(
             "rows derived again differ from the existing rows",
             where={"replication": self.replication, "range": f"{last['lo']}-{last['hi']}"},
-            hint="the XCom `return_value` lists the windows; the configuration or the version may have changed since",
+            hint="see the windows in the XCom `return_value`; the configuration or the version may have changed since",
         )
 
 
@@ -307,7 +307,7 @@ class VerifyOperator(CommandOperator):
         return ["--against", params["against"], "--sample", str(params["sample"]), "--run-id", context["run_id"], *more]
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
-        """The results, kept before a difference ends the task."""
+        """The results; they are stored before a difference fails the task."""
         first = printed[0]
         wrong = first["detail"]
         repaired = ", repaired" if first["state"] == "different" and status == 0 else ""
@@ -317,7 +317,7 @@ class VerifyOperator(CommandOperator):
             return shorten_lists(super().answer(printed, status, context))
         context["ti"].xcom_push(key="return_value", value=shorten_lists(printed))
         raise Permanent(
-            f"the target differs: {wrong['missing']} rows missing, {wrong['extra']} only there, "
+            f"the target differs: {wrong['missing']} rows missing, {wrong['extra']} only at the target, "
             f"{wrong['different']} different",
             where={"replication": self.replication, "commit_ts": first["hi"]},
             hint="trigger verify with `fix`, or backfill with mode `repair`",
@@ -325,7 +325,7 @@ class VerifyOperator(CommandOperator):
 
 
 class MaintainOperator(CommandOperator):
-    """The lake's upkeep; `locks` are those under which its tables are written."""
+    """Maintains the lake; `locks` are those under which its tables are written."""
 
     command = "maintain"
 
@@ -334,18 +334,18 @@ class MaintainOperator(CommandOperator):
         self.locks = tuple(locks)
 
     def uses_spark(self, context: Context) -> bool:
-        """It joins files."""
+        """True: it joins files with Spark."""
         del context
         return True
 
     def words(self, context: Context) -> Sequence[str]:
-        """None."""
+        """No arguments."""
         del context
         return ()
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
-        """The same, with a note."""
-        # Their names may be thousands.
+        """The tables, with a note."""
+        # Without the names of mirrors, of which there may be thousands.
         tables = [{key: value for key, value in table.items() if key != "mirrors"} for table in printed or []]
         joined, dropped = (sum(table[key] for table in tables) for key in ("joined", "dropped"))
         context["ti"].xcom_push(key=KEY, value=f"maintain: {joined:,} files joined, {dropped:,} dropped")
@@ -353,14 +353,14 @@ class MaintainOperator(CommandOperator):
 
 
 class AuditOperator(CommandOperator):
-    """Asks the lake about the past; the answer is kept as JSON, and as Markdown for people."""
+    """Queries the lake about the past; the answer is stored as JSON, and as Markdown for people."""
 
     command = "audit"
     # A query without an answer is not a failure of the replication.
     records_failures = False
 
     def words(self, context: Context) -> Sequence[str]:
-        """The question of the params. Raises ConfigError when it is not one."""
+        """The query from the params. Raises ConfigError if it is incomplete."""
         params = context["params"]
         what, at = params["what"], parse_moment(params.get("at"))
         if what == "transaction":
@@ -368,7 +368,7 @@ class AuditOperator(CommandOperator):
         table = _required_param(params, "table")
         if what == "table":
             if at is None:
-                raise ConfigError("`at` is missing: as of which moment?", hint="fill in `at`: a commit_ts or a time")
+                raise ConfigError("`at` is missing for an audit of a table", hint="fill in `at`: a commit_ts or a time")
             return ["table", table, "--at", at]
         return ["row", table, json.dumps(list(_required_param(params, "key"))), *(["--at", at] if at else [])]
 
@@ -383,7 +383,7 @@ class AuditOperator(CommandOperator):
 
 
 def _without_lineage(printed: Any) -> Any:
-    """An answer without what only lineage needs."""
+    """An answer without the parts that only lineage needs."""
     if not isinstance(printed, list):
         return printed
     return [result_for_xcom(result) if isinstance(result.get("detail"), dict) else result for result in printed]
@@ -394,15 +394,17 @@ def _format_option(word: str, value: Any) -> list[str]:
 
 
 def _replication_file(name: str) -> str:
-    """The file of another replication: a form names one that is configured, never a path."""
+    """The file of another replication: a form can name only a configured replication, never a path."""
     file = next((path for path, replication in find_replications().good.items() if replication.name == name), None)
     if file is None:
-        raise ConfigError(f"there is no replication named {name!r}", hint="describe the target in a file of its own")
+        raise ConfigError(
+            f"there is no replication named {name!r}", hint="describe the target in its own replication file"
+        )
     return str(file.resolve())
 
 
 def _require_one_range(mode: str, lo: str | None, hi: str | None) -> None:
-    """The range is set once: by `from` and `to`, or by `commit_ts`. Raises ConfigError."""
+    """Check that the range is set only once: by `from` and `to`, or by `commit_ts`. Raises ConfigError."""
     if lo is not None or hi is not None:
         raise ConfigError("the range is set twice", hint="fill in `from` and `to`, or only `commit_ts`")
     if mode not in _OF_ONE:
@@ -421,12 +423,12 @@ def _range_of_interval(context: Context) -> tuple[str | None, str | None]:
 
 def _required_param(params: Mapping[str, Any], name: str) -> Any:
     if not params.get(name):
-        raise ConfigError(f"`{name}` is missing for this question", hint="fill it in where the run is triggered")
+        raise ConfigError(f"`{name}` is missing for this query", hint="fill it in when you trigger the run")
     return params[name]
 
 
 def _driver_arguments(master: str) -> dict[str, str]:
-    """PySpark starts the driver's JVM itself: settings needed before that are passed in its own variable."""
+    """The environment for PySpark, which starts the driver's JVM itself and reads early settings from a variable."""
     words = ["--driver-java-options", f'"{short_lived_options()}"'] if master.startswith("local") else []
     memory = os.environ.get(DRIVER_MEMORY_ENV)
     words += ["--driver-memory", memory] if memory else []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from binlake_airflow.jobs import MODULE
 
-# Behind that of an apply (target.graceful-stop-timeout-s, 10), before Airflow's own (60).
+# Longer than an apply's (target.graceful-stop-timeout-s, 10), shorter than Airflow's own (60).
 _GRACE_S = 20.0
 
 
@@ -22,7 +22,7 @@ class JobProcess:
         self.last_line = ""
 
     def run(self, arguments: Sequence[str], env: Mapping[str, str] | None = None) -> int:
-        """Run to the end; the exit status (negative: killed by that signal). `last_line` is what it said last."""
+        """Run to the end; returns the exit status (negative: killed by that signal). `last_line`: the last output."""
         self._child = subprocess.Popen(
             [*self._command, *arguments],
             stdin=subprocess.DEVNULL,
@@ -40,7 +40,7 @@ class JobProcess:
         return self._child.returncode
 
     def kill(self) -> None:
-        """Ask it to end, then make it end."""
+        """Terminate the child, and kill it if it does not end in time."""
         child = self._child
         if child is None or child.poll() is not None:
             return

@@ -39,7 +39,7 @@ def application_file() -> str:
 
 def get_connection(conn_id: str, what: str) -> Any:
     """The Airflow connection `conn_id`. Raises ConfigError."""
-    # The provider's hook takes a missing connection for `yarn` in silence.
+    # The provider's hook would silently take a missing connection for `yarn`.
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
@@ -51,9 +51,9 @@ def get_connection(conn_id: str, what: str) -> Any:
 
 
 def driver_env(local: bool) -> dict[str, str]:
-    """What spark-submit needs in its environment; `local`: its master runs in its own process."""
+    """The environment that spark-submit needs; `local`: the master runs in its own process."""
     python = {name: os.environ.get(name, sys.executable) for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
-    # A virtual environment need not be activated: its spark-submit is found after the machine's own.
+    # Add the interpreter's folder, so that its spark-submit is found even if the virtual environment is not activated.
     path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
     address = {"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")} if local else {}
     return {"PATH": path, **python, **address}

@@ -1,10 +1,10 @@
-"""Sessions on a Spark Connect server that the tries of a stage share, and that their owner can find again.
+"""Sessions on a Spark Connect server that the tries of a stage share and can find again.
 
-Spark keeps Python workers by session: a session for each task would start them again each time, several seconds a
-window. So the tries of one stage of a replication share one for half an hour: within the server's idle limit of an
-hour, behind which an id is dead. A client that is killed leaves its job running on the server, where it holds the cores
-(stack facts, "Connect server"): the next try computes the same ids and interrupts it. One try of a stage runs at a
-time.
+Spark keeps Python workers for each session: a session for each task would start them each time, several seconds a
+window. So the tries of one stage of a replication share a session for half an hour, within the server's idle limit of
+an hour, after which an id is dead. If a client is killed, its job goes on running on the server and occupies the cores
+(stack facts, "Connect server"). The next try computes the same ids and interrupts that job. Only one try of a stage
+runs at a time.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def add_session(url: str, session: str) -> str:
 
 
 def interrupt(url: str, log: Callable[[str], None]) -> None:
-    """Interrupt what runs in the session of `url` (which carries its id); an unknown session is not an error.
+    """Interrupt the work in the session of `url` (which contains its id); an unknown session is not an error.
 
-    A server that cannot be reached is logged, not raised: the next call fails with a better message.
+    If the server cannot be reached, this is only logged: the next call fails with a better message.
     """
-    # At call time: a DAG file that is parsed must not load pyspark.
+    # Imported here: parsing a DAG file must not load pyspark.
     from pyspark.errors import PySparkException
     from pyspark.sql.connect.client import SparkConnectClient
 
@@ -53,22 +53,22 @@ def interrupt(url: str, log: Callable[[str], None]) -> None:
         client.interrupt_all()
     except PySparkException as error:
         if error.getCondition() not in _GONE:
-            log(f"the work of the Spark Connect session was not interrupted: {error}")
+            log(f"the work of the Spark Connect session could not be interrupted: {error}")
     finally:
         client.close()
 
 
 class ConnectSessions:
-    """The sessions of one piece of work (`stage`) of a replication on the server at `url`; `log` gets warnings."""
+    """The sessions of one stage or command (`stage`) of a replication on the server at `url`; `log` gets warnings."""
 
     def __init__(self, url: str, replication: str, stage: str, log: Callable[[str], None]) -> None:
         self._url, self._replication, self._stage, self._log = url, replication, stage, log
         self._opened: str | None = None
 
     def open(self, try_number: int, began_s: float) -> str:
-        """The URL with the session of this try; a retry first ends what tries since `began_s` left running.
+        """The URL with the session of this try; a retry first ends work that tries since `began_s` left running.
 
-        Raises Transient when no server listens there: otherwise each later call would fail by itself.
+        Raises Transient if no server listens there: otherwise each later call would fail separately.
         """
         require_spark(self._url)
         now = time.time()
@@ -79,6 +79,6 @@ class ConnectSessions:
         return self._opened
 
     def end(self) -> None:
-        """End what runs in the session that was opened, if any."""
+        """End the work in the opened session, if there is one."""
         if self._opened is not None:
             interrupt(self._opened, self._log)

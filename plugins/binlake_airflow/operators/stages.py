@@ -1,7 +1,7 @@
-"""The operators of a window: one abstract stage, and one class per way of running Spark.
+"""The operators of a window: one abstract stage, and one class for each way of running Spark.
 
-A task gets its bounds from the XCom of the stage before it, starts the job by module name and returns the job's
-StageResult. What a stage does, and that it may be run again, is the job's affair.
+A task gets its bounds from the XCom of the previous stage, starts the job by module name and returns the job's
+StageResult. The job does the stage's work and ensures that it can be repeated.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class StageOperator(BinlakeOperator):
     """One stage of the window of `replication_file`, or all of them (`stage` = `window`).
 
     `bounds_from` names the task whose result holds the bounds (None: the stage finds them itself); `spark_conn_id` the
-    connection of the Spark provider; `feed` the one whose stage it is; `moves_assets` the stage whose end moves the
-    assets; `locks` those of the lake that it takes: their holder is waited for without a worker. Returns the
-    StageResult as a dict with commit_ts as strings; the fused window returns `{"results": [...]}`.
+    connection of the Spark provider; `feed` the feed, for a feed's stage; `moves_assets` the stage after which assets
+    are updated; `locks` the lake's locks that the stage takes: the task waits for their holder without a worker.
+    Returns the StageResult as a dict with commit_ts as strings; the fused window returns `{"results": [...]}`.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class StageOperator(BinlakeOperator):
 
     @abstractmethod
     def run_spark(self, job: Job, result: Path) -> str:
-        """Run `job` with Spark so that its outcome is in `result`; how it ended, for people."""
+        """Run `job` with Spark so that its outcome is in `result`; returns how it ended, as text for people."""
 
     def attempt(self, context: Mapping[str, Any], until: float) -> dict[str, Any]:
-        """Run the stage. Raises the job's error by its class; a stage that stopped (blocked, …) skips what follows."""
+        """Run the stage. Raises the job's error by its class; if it stopped (blocked, …), later tasks are skipped."""
         try:
             whole = self._run(self.job(context))
         except SourceUnavailable as error:
@@ -100,13 +100,13 @@ class StageOperator(BinlakeOperator):
         value = {"results": results} if self.stage == FUSED else results[0]
         skipped = self._tasks_to_skip(results[0], context)
         if skipped:
-            # Skipping ends the task here, before Airflow keeps what it returns.
+            # Skipping ends the task here, before Airflow stores its return value.
             context["ti"].xcom_push(key="return_value", value=value)
             self.skip(context["ti"], skipped)
         return value
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """What it read and wrote, for the OpenLineage provider, which alone calls this."""
+        """What the stage read and wrote; called only by the OpenLineage provider."""
         del task_instance
         from binlake_airflow.telemetry import lineage
 
@@ -152,7 +152,7 @@ class StageOperator(BinlakeOperator):
         metrics.send_feed_state(self.replication, self.feed, "error" if stops_feed(error) else "normal")
 
     def _tasks_to_skip(self, first: Mapping[str, Any], context: Mapping[str, Any]) -> list[Any]:
-        """The tasks that have nothing to do after this result; `recover` runs only after a plan that found no PD."""
+        """The tasks that have nothing to do after this result; `recover` runs only if plan could not reach PD."""
         after = list(self.get_flat_relatives(upstream=False))
         if self.stage == "land" and self._is_idle(first, context):
             self.log.info("window_empty", next="the sinks apply it together with a later window")
@@ -168,21 +168,21 @@ class StageOperator(BinlakeOperator):
         return stop_ts is None and is_idle(landed, settings.airflow.idle_s, settings.stop_points())
 
     def _wait_for_pumps(self, first: Mapping[str, Any], context: Mapping[str, Any], until: float) -> None:
-        """Wait while the plan is blocked or `stop_ts` is beyond the pumps; then end clearly (hazards R-35)."""
+        """Wait while the plan is blocked or `stop_ts` is beyond the pumps; then fail with a clear error (R-35)."""
         if first["stage"] != "plan":
             return
         stop_ts = parse_moment(context["params"].get("stop_ts"))
         missing = stop_ts is not None and int(first["hi"] if first["state"] == "ready" else first["lo"]) < int(stop_ts)
         if first["state"] == "blocked" or (missing and first["state"] == "waiting"):
             report_blocked(first, context, self.log)
-            # The wait ends this process, so metrics report now that the plan waits.
+            # The wait ends this process, so report to metrics now that the plan waits.
             metrics.send_waiting(self.replication, first)
             self.wait_for(until, lo=first["lo"], stop_ts=stop_ts)
         if missing and first["state"] in STOPPED:
             raise IncompleteWindow(
                 f"stop_ts {stop_ts} cannot be reached yet: {first['detail'].get('reason', first['state'])}",
                 where={"replication": self.replication, "landed_ts": first["lo"]},
-                hint="trigger again when the pumps are past it",
+                hint="trigger the DAG again when the pumps are past it",
             )
         if missing:
             self.log.warning(
@@ -190,9 +190,9 @@ class StageOperator(BinlakeOperator):
             )
 
     def _handle_source_gone(self, context: Mapping[str, Any], error: SourceUnavailable) -> dict[str, Any] | None:
-        """When PD does not answer: the XCom value; then only `recover` runs, which looks for an open window (S3-10).
+        """The XCom value if PD does not answer; then only `recover` runs, which looks for an open window (S3-10).
 
-        None for another error, or where recovery is impossible.
+        None for another error, or if recovery is impossible.
         """
         # Imported late: not needed for DAG parsing.
         from binlake.cluster.placement import pd_answers
@@ -205,23 +205,24 @@ class StageOperator(BinlakeOperator):
         value = {"stage": self.stage, "state": "unavailable", "blocked_by": "pd", "reason": error.message}
         report_source_gone(value, context)
         context["ti"].xcom_push(key="return_value", value=value)
-        # Ends the task here, unless `recover` is all that follows.
+        # Ends the task here, unless only `recover` follows.
         self.skip(context["ti"], others)
         return value
 
 
 class SubmitStageOperator(StageOperator):
-    """Runs the stage by `spark-submit` in client mode, on the master of the connection.
+    """Runs the stage with `spark-submit` in client mode, on the master of the connection.
 
-    First as a plain process, which does a small window alone: the start of a JVM costs more than such a window.
+    It first runs the stage as a plain process, which can process a small window alone: starting a JVM costs more than
+    such a window.
     """
 
     _hook: SparkSubmitHook | None = None
 
     def run_spark(self, job: Job, result: Path) -> str:
-        """Run the stage without Spark, or submit it where that does not do; and wait."""
+        """Run the stage without Spark, or submit it if that is not possible; and wait."""
         hook = self.hook(job, result)
-        # 0: the driver is to leave windows to the workers, whatever their size.
+        # 0 means that workers process all windows, whatever their size.
         if self.settings().window.driver_bytes:
             how = self.run_child(job.arguments(result, without_spark=True))
             if not needs_spark_after_all(result):
@@ -235,7 +236,7 @@ class SubmitStageOperator(StageOperator):
         return "exit status 0"
 
     def hook(self, job: Job, result: Path) -> SparkSubmitHook:
-        """The provider's hook with all that must be known before the driver starts; the job sets the rest itself."""
+        """The provider's hook with all settings needed before the driver starts; the job sets the rest itself."""
         master = spark_master(self.spark_conn_id)
         local = master.startswith("local")
         conf = {"spark.driver.extraJavaOptions": short_lived_options(), "spark.ui.enabled": "false"} if local else {}
@@ -262,13 +263,13 @@ class ConnectStageOperator(StageOperator):
     _sessions: ConnectSessions | None = None
 
     def run_spark(self, job: Job, result: Path) -> str:
-        """Run the client in a child process, in the stage's session; a retry first ends what earlier tries left."""
+        """Run the client in a child process, in the stage's session; a retry first ends work left by earlier tries."""
         self._sessions = ConnectSessions(connect_url(self.spark_conn_id), self.replication, job.stage, self.log.warning)
         remote = self._sessions.open(job.try_number, job.began_s)
         return self.run_child(job.arguments(result, remote=remote))
 
     def on_kill(self) -> None:
-        """End the client, then what it left on the server."""
+        """End the client, then the work it left on the server."""
         super().on_kill()
         if self._sessions is not None:
             self._sessions.end()

@@ -1,6 +1,6 @@
 """Waiting without a worker: a task that has to wait for a pump, a lease or a lock sleeps in the triggerer.
 
-This only checks; the resumed task decides, and may have to wait again (hazards R-02, R-35).
+The trigger only checks; the resumed task decides, and may have to wait again (hazards R-02, R-35).
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from binlake.config import load_replication
 from binlake.errors import BinlakeError
 
-# Not at once: a task that returns before the scheduler noticed its leaving would be failed as lost.
+# Not zero: if a task returned before the scheduler noticed that it was deferred, it would be failed as lost.
 _LOOK_S = 5.0
 
 
 class FreeTrigger(BaseTrigger):
-    """Fires when the task need not wait any more, or at `until` (Unix seconds).
+    """Fires when the task need not wait any longer, or at `until` (Unix seconds).
 
-    `locks`: locks of the lake; `lease`: that of the target; `lo`: plan finds a window after this commit_ts (decimal
-    string), which reaches `stop_ts` if given. Its event is `{"until": …, "held_by": …}`, the latter empty = all free.
+    It waits until these are free: `locks` of the lake; the target's `lease`; and until plan finds a window after `lo`
+    (decimal string) that reaches `stop_ts` if given. The event is `{"until": …, "held_by": …}`; an empty `held_by`
+    means that all are free.
     """
 
     def __init__(
@@ -45,21 +46,21 @@ class FreeTrigger(BaseTrigger):
         self.stop_ts = stop_ts
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """No secret: the file is read again where the trigger runs."""
+        """The arguments, without secrets: the trigger reads the replication file again where it runs."""
         names = ("replication_file", "until", "locks", "lease", "lo", "stop_ts")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look each 5 s."""
+        """Check every 5 s."""
         obstacle = "not checked yet"
         while obstacle and (left := self.until - time.time()) > 0:
             await asyncio.sleep(min(_LOOK_S, left))
-            # Sockets and files block: not in the triggerer's loop.
+            # Sockets and files block, so they must not be used in the triggerer's loop.
             obstacle = await asyncio.to_thread(self.find_obstacle)
         yield TriggerEvent({"until": self.until, "held_by": obstacle})
 
     def find_obstacle(self) -> str:
-        """What the task has to wait for; empty = nothing, or the task itself will fail with a better message."""
+        """What the task has to wait for; empty = nothing, or an error that the task itself will report better."""
         try:
             return self._look()
         except BinlakeError as error:

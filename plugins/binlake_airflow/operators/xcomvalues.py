@@ -1,4 +1,4 @@
-"""The part of an answer that a task returns: XCom is for small values, and people read Markdown."""
+"""The part of an answer that a task returns: short, because XCom is for small values; and as Markdown for people."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MOST_ROWS = 100
-"""The most rows or changes of an answer that are returned; the command itself prints all."""
+"""Most rows or changes of an answer that are returned; the command itself prints all."""
 _SHOWN_ROWS = 20
 _CELL = 120
 
 
 def shorten_lists(answer: Any) -> Any:
-    """The answer with its lists cut to MOST_ROWS; `left_off` says how many are missing of which."""
+    """The answer with its lists cut to MOST_ROWS; `left_off` says how many items of each list are missing."""
     if isinstance(answer, list):
         answer = {"changes": answer}
     if not isinstance(answer, dict):
@@ -82,5 +82,5 @@ def _image_cell(image: Mapping[str, Any] | None) -> str:
 def _escape_cell(value: object) -> str:
     text = "NULL" if value is None else str(value)
     cut = text if len(text) <= _CELL else text[: _CELL - 1] + "…"
-    # What is in a row must not become markup or end the cell.
+    # Values of a row must not become markup or end the cell.
     return "".join({"|": "\\|", "\n": " ", "\r": " ", "<": "&lt;", "&": "&amp;"}.get(sign, sign) for sign in cut)

@@ -1,4 +1,4 @@
-"""Who may see and change which replication: Airflow's own answer, asked for each DAG as its API asks it."""
+"""Who may see and change which replication: decided by Airflow for each DAG, as in its own API."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def may_read(user: BaseUser, dag_id: str) -> bool:
 
 
 def may_edit(user: BaseUser, dag_id: str) -> bool:
-    """Whether Airflow lets `user` edit the DAG, as to pause it."""
+    """Whether Airflow lets `user` edit the DAG, for example pause it."""
     return _is_allowed(user, dag_id, "PUT")
 
 
 def require_same_origin(request: Request) -> None:
-    """Refuse what a page of another site made the user's browser send: the cookie alone does not prove its origin.
+    """Refuse a request that a page of another site made the user's browser send: a cookie does not prove its origin.
 
-    A token in a header does: no browser adds one by itself. Raises HTTPException.
+    A token in a header does, because no browser adds one by itself. Raises HTTPException.
     """
     if request.headers.get("authorization", "").lower().startswith("bearer "):
         return
     site = request.headers.get("sec-fetch-site")
     asked_from = urlsplit(request.headers.get("origin", "")).netloc
-    # Behind a proxy that changes the host, Airflow knows its own address.
+    # If a proxy changes the host, only Airflow's configuration knows its address.
     own_hosts = {request.headers.get("host", ""), urlsplit(conf.get("api", "base_url", fallback="") or "").netloc} - {
         ""
     }

@@ -1,6 +1,6 @@
-"""What the pages of audits show: a row's versions, a transaction, some rows of a table as of a moment.
+"""What the audit pages show: a row's versions, a transaction, some rows of a table as of a commit_ts.
 
-Read through delta-rs and Arrow within a time; a value is data, and never more than that.
+It is read through delta-rs and Arrow within a time limit. Values are only ever treated as data.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Lake:
 
     @property
     def missing(self) -> bool:
-        """True when the lake is on a local disk and not there."""
+        """True when the lake is on a local disk and does not exist."""
         return self.paths.local is not None and not self.paths.local.is_dir()
 
 
 class _CachedAudit(Audit):
-    """An Audit of one request: it looks everything up once, so all answers are of one state of the lake."""
+    """An Audit for one request: it looks everything up once, so all answers refer to one state of the lake."""
 
     def __init__(self, paths: LakePaths, rules: Rules, log: WindowLog) -> None:
         super().__init__(paths, rules, log)
@@ -92,7 +92,7 @@ class _CachedAudit(Audit):
 
 
 def row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
-    """The newest versions of one row, up to a moment: by table and key. Raises BadRequest, BinlakeError."""
+    """The newest versions of one row, by table and key, up to a commit_ts. Raises BadRequest, BinlakeError."""
     view = _table_form(lake, query)
     if view["table"] is None:
         return view
@@ -110,10 +110,10 @@ def row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
         {**_change_view(change), "passages": _passages_view(passages, change.commit_ts)}
         for change in reversed(history.changes)
     ]
-    # `since` of a whole answer is where the lake starts.
+    # If the answer is complete, `since` is where the lake starts.
     view |= {"since": ts_view(max(history.since, 0)), "whole": history.whole}
     view["older"] = None if history.whole else str(history.since)
-    # Of the oldest commit_ts, when it alone has too many for a page.
+    # The changes left out of the oldest commit_ts, if it alone has too many for a page.
     view["left"] = history.left
     merged, landed = lake.audit.merged_range()[1], lake.audit.landed_range()[1]
     view["read_upto"] = ts_view(merged if upto is None else min(upto, merged))
@@ -169,7 +169,7 @@ def table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
         "as_of": ts_view(preview.ts),
         "columns": list(preview.columns),
         "rows": [[_cut_text(row.get(name)) for name in preview.columns] for row in preview.rows],
-        # By the key of that time: the table may have another today.
+        # With the key columns of that time: the table may have others today.
         "keys": [_key_for_link(key_text([row.get(name) for name in preview.key_columns])) for row in preview.rows],
         "more": preview.more,
         "changes": preview.changes,
@@ -180,22 +180,22 @@ def table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
 
 
 def incomplete_tables_view(lake: Lake) -> dict[str, Any]:
-    """The tables whose rows the lake may not know whole, by name, and why; of many the first, and how many more."""
+    """Tables whose rows the lake may know only in part, by name, and why; only the first ones, and how many more."""
     try:
         tables = sorted(lake.audit.incomplete_tables(lake.audit.merged_range()[1]).items())
     except LostRange:
-        # An empty lake knows no table at all.
+        # An empty lake knows no tables.
         tables = []
     rows = [{"table": ".".join(name), "why": why} for name, why in tables[:_IN_PART]]
     return {"tables": rows, "more": len(tables) - len(rows)}
 
 
 def ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
-    """The DDL that landed at or below `upto`, newest first; those of one commit_ts are on one page."""
+    """The DDL that landed at or below `upto`, newest first; all DDL of one commit_ts are on one page."""
     newest = newest_ddls(lake.paths, count + 1, upto)
     last = newest[:count][-1].commit_ts if newest else 0
     lines = [line for line in newest if line.commit_ts >= last]
-    # Those of one commit_ts may be more than were asked for: then what is below them was not seen.
+    # One commit_ts may have more DDL than were asked for; then it is unknown whether there are older ones.
     more = len(newest) > len(lines) or (len(newest) > count and bool(newest_ddls(lake.paths, 1, last - 1)))
     rows = [
         {**vars(line), "commit": ts_view(line.commit_ts), "commit_ts": str(line.commit_ts),
@@ -206,7 +206,7 @@ def ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> dict[st
 
 
 def _table_form(lake: Lake, query: PageRequest) -> dict[str, Any]:
-    """The tables there are now, and the one asked for with the columns of its key."""
+    """The present tables, and the requested one with the columns of its key."""
     name = query.table()
     tables = lake.audit.tables_at(lake.audit.merged_range()[1])
     view: dict[str, Any] = {
@@ -232,7 +232,7 @@ def _change_view(change: RowVersion) -> dict[str, Any]:
         "op": change.op,
         "key": _cut_text(change.key),
         "new_key": _cut_text(change.new_key),
-        # What a link to a history asks for.
+        # The keys for links to the histories.
         "key_asked": _key_for_link(change.key),
         "new_key_asked": _key_for_link(change.new_key),
         "columns": [_column_view(name, change.before, change.after) for name in names[:_COLUMNS]],
@@ -257,7 +257,7 @@ def _cut_text(text: str | None) -> str | None:
 
 
 def _key_for_link(key: str | None) -> str | None:
-    """A key that a request may have; None for one that is too long."""
+    """The key for use in a link; None if it is too long for a request."""
     return key if key is not None and len(key) <= LONGEST else None
 
 

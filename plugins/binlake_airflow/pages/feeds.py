@@ -1,7 +1,7 @@
-"""The feeds of a replication as its page shows them, and what a person may do to one: pause and resume.
+"""The feeds of a replication as its page shows them, and the actions on a feed: pause and resume.
 
-A feed's state, failures and reachability are its own: none of them makes the replication fail (MISSION S2-39). Neither
-passwords nor the query of an address are shown.
+A feed's state, failures and reachability concern only that feed: the replication does not fail (MISSION S2-39).
+Passwords and the query parts of addresses are not shown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ACTIONS: Mapping[str, Mapping[str, Callable[..., FeedState]]] = {
 
 
 def feeds_view(replication: Replication, log: WindowLog, now_ms: int) -> list[dict[str, Any]]:
-    """Each feed: where to, state with the last error, position, topics, and what may be done to it."""
+    """Each feed: sink, state with the last error, position, topics, and the possible actions."""
     if not replication.feed:
         return []
     passages = _Passages(log, len(replication.feed))
@@ -44,7 +44,7 @@ def feeds_view(replication: Replication, log: WindowLog, now_ms: int) -> list[di
 
 
 def act_on_feed(log: WindowLog, name: str, action: str, who: str) -> dict[str, Any]:
-    """Pause or resume the feed `name` for the user `who`; its state then. Raises NotPossible, Permanent."""
+    """Pause or resume the feed `name` for the user `who`; returns its new state. Raises NotPossible, Permanent."""
     state = read_state(log, name)
     act = ACTIONS.get(state.state, {}).get(action)
     if act is None:
@@ -64,7 +64,7 @@ def state_view(state: FeedState) -> dict[str, Any]:
 
 
 class _Passages:
-    """The newest windows of all feeds, which are read at once: a page asks for each feed of each replication."""
+    """The newest windows of all feeds, read at once: a page shows every feed of every replication."""
 
     def __init__(self, log: WindowLog, feeds: int) -> None:
         self._log = log
@@ -80,22 +80,24 @@ class _Passages:
         return FeedProgress(published, encoded, self._landed)
 
     def topics(self, feed: str) -> list[str]:
-        """Those that the feed's last windows went to."""
-        details = (json.loads(event["detail"] or "{}") for event in self._of("publish", feed))
+        """The topics of the feed's last windows."""
+        details = (json.loads(event["detail"] or "{}") for event in self._events_of("publish", feed))
         return sorted({topic for detail in details for topic in detail.get("topics", ())})[:_MOST_TOPICS]
 
-    def _of(self, stage: str, feed: str) -> list[EventRow]:
+    def _events_of(self, stage: str, feed: str) -> list[EventRow]:
         return [event for event in self._newest[stage] if event["sink"] == feed_sink(feed)]
 
     def _greatest_hi(self, stage: str, feed: str, state: FeedState) -> int | None:
-        # By hi, the greatest first: no other of this feed is above the first.
+        # The events are sorted by hi, the greatest first, so the first of this feed is the greatest.
         events = (
-            event for event in self._of(stage, feed) if event["at_ms"] > state.life_ms and event["state"] == "done"
+            event
+            for event in self._events_of(stage, feed)
+            if event["at_ms"] > state.life_ms and event["state"] == "done"
         )
-        found = next(events, None)
-        if found is not None or not self._log.exists():
-            return None if found is None else found["hi"]
-        # The event of a feed that is far behind the others.
+        newest = next(events, None)
+        if newest is not None or not self._log.exists():
+            return None if newest is None else newest["hi"]
+        # The feed may be so far behind the others that its events were not read.
         return greatest_hi_of_feed(self._log, stage, feed, state)
 
 
@@ -119,7 +121,7 @@ def _feed_view(feed: Feed, log: WindowLog, passages: _Passages, now_ms: int) -> 
 
 
 def _failure(name: str, log: WindowLog, state: FeedState) -> dict[str, Any] | None:
-    """The last failure of one of its stages that has not ended well since, and that nobody resumed it from."""
+    """The last failure of one of its stages, unless that stage has succeeded or the feed was resumed since."""
     failures = log.last_events((FAILURE,), 1, sink=feed_sink(name)) if log.exists() else []
     if not failures or (state.error is None and failures[0]["at_ms"] <= state.since_ms):
         return None

@@ -1,7 +1,7 @@
-"""The state of a replication: its DAGs, the last failures, what blocks, which servers answer, what verify found.
+"""The state of a replication: its DAGs, the last failures, what blocks it, which servers answer, what verify found.
 
-`state` is one word for the list, `problems` the problems in words, the most severe first. An error's text is that of
-the event `failure` in the lake, with its run; what has no event comes from Airflow's database.
+`state` is one word for the list; `problems` describes the problems, the most severe first. An error's text and run come
+from the event `failure` in the lake; failures without an event come from Airflow's database.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from binlake_airflow.pages.reachability import servers_of_feed
 from binlake_airflow.pages.runs import DagFacts
 
 _LOOK = 25
-"""The newest failures that are searched: a stage that fails every few seconds fills them all, and the page says so."""
+"""How many of the newest failures are searched; a stage that fails every few seconds fills them all, and is shown."""
 _LATE_MS = 120_000
 """If a run is overdue by this much, the scheduler is not working."""
 _DEAD = {
@@ -30,12 +30,12 @@ _DEAD = {
     "spark": "nothing listens at the address of Spark",
 }
 STATES = ("paused", "failing", "blocked", "unreachable", "standing", "attention")
-"""The states of a replication besides `empty` and `running`; of several the first counts."""
+"""The states of a replication besides `empty` and `running`; if several apply, the first one counts."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """`state` of STATES that it gives, and a text; since when (Unix ms) and by which run where that is known."""
+    """A problem: the `state` of STATES that it causes, and a text; its start (Unix ms) and run, if known."""
 
     state: str
     text: str
@@ -65,9 +65,9 @@ def health_view(
     now_ms: int,
     feeds: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """`state` and `problems`; the window that the SQL sink began to apply and did not end; what verify found last.
+    """`state` and `problems`; the window that the SQL sink began to apply and has not ended; the last verify result.
 
-    `status` is that of status_view, `feeds` that of feeds_view: what a feed has is worth attention, and no more.
+    `status` comes from status_view, `feeds` from feeds_view: a feed's problem never counts as more than `attention`.
     """
     applying, verified, validated = _window_being_applied(log), _last_verify(log), _last_validation(log)
     own_tasks = frozenset(stage.task for stage in replication.stages() if stage.feed)
@@ -97,23 +97,23 @@ def health_view(
 
 
 def _loading_problems(log: Events) -> list[Problem]:
-    """A full load that has not ended: windows of the pumps come behind it."""
+    """A full load that has not ended: it delays the windows from pumps."""
     event = log.last_event((baseload.STAGE,))
     if event is None or event["state"] == "done":
         return []
-    text = f"{baseload.BaseLoad.of(event).text}; no window of the pumps begins before it is done"
+    text = f"{baseload.BaseLoad.of(event).text}; no window from pumps begins before it is done"
     return [Problem("attention", text, event["at_ms"], event["run_id"])]
 
 
 def _dag_problems(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
-    """What Airflow does not run; of DAGs beside the windows' it is only worth attention."""
+    """DAGs that Airflow does not run; for side DAGs this only counts as `attention`."""
     problems = []
     for kind, dag in dags.items():
         if dag.paused and kind == SYNC:
             waits = f"; run {dag.active[0]} waits until it is unpaused" if dag.active else ""
             problems.append(Problem("paused", f"its DAG is paused: no window starts{waits}"))
         elif dag.paused and dag.active:
-            text = f"run {dag.active[0]} of its DAG {kind} waits, which is paused: unpause it"
+            text = f"run {dag.active[0]} of its DAG {kind} waits because the DAG is paused: unpause it"
             problems.append(Problem("attention", text, None, dag.active[0]))
         elif kind == SYNC and dag.due_ms is not None and not dag.active and now_ms - dag.due_ms > _LATE_MS:
             text = "a run is due but none has started: is the scheduler alive?"
@@ -122,7 +122,7 @@ def _dag_problems(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
 
 
 def _feed_problems(feed: Mapping[str, Any]) -> list[Problem]:
-    """Why a feed has stopped, or what its next window will retry."""
+    """Why a feed has stopped, or the failure that its next window will retry."""
     name, failure, error = feed["name"], feed["failure"], feed["error"]
     at_ms, run_id = (failure["at_ms"], failure["run_id"]) if failure is not None else (None, "")
     if feed["state"] == "error" and error is not None:
@@ -138,9 +138,10 @@ def _feed_problems(feed: Mapping[str, Any]) -> list[Problem]:
 def _failures(
     log: Events, dags: Mapping[str, DagFacts], feed_tasks: Collection[str], shown_runs: Collection[str]
 ) -> list[Problem]:
-    """The last failure of each stage that has not ended well since; of DAGs beside the windows, of their last run.
+    """The last failure of each stage that has not succeeded since; for side DAGs, the failure of their last run.
 
-    Not those of feeds: `feed_tasks` are their tasks, `shown_runs` the runs whose failure is shown as that of a feed.
+    Failures of feeds are left out: `feed_tasks` are their tasks, `shown_runs` the runs whose failure is shown for a
+    feed.
     """
     failures = [Failure.of(event) for event in log.last_events((FAILURE,), _LOOK, sink="")]
     last_of = {failure.stage: failure for failure in reversed(failures)}
@@ -170,7 +171,7 @@ def _run_failure(kind: str, dag: DagFacts, feed_tasks: Collection[str]) -> Probl
 
 def _is_unresolved(failure: Failure, log: Events, ended: Mapping[str, str], dags: Mapping[str, DagFacts]) -> bool:
     if _order_of_stage(failure.stage) == "failing":
-        # A plan that is ready leaves no event of its own: what lands behind it does.
+        # A plan that is ready leaves no event, but the land stage after it does.
         stages, states = (
             (("plan", "land"), None) if failure.stage == "plan" else (_stages_that_clear(failure.stage), ENDED)
         )
@@ -189,7 +190,7 @@ _FUSED = "window"
 
 
 def _stages_that_clear(stage: str) -> tuple[str, ...]:
-    """The stages whose end shows that `stage` works again: itself, and of a sink those behind it, which need it."""
+    """The stages whose end shows that `stage` works again: itself, and the later stages of the same sink."""
     if stage == _FUSED:
         return ("land",)
     sink, names = BY_NAME[stage].sink, list(BY_NAME)
@@ -212,7 +213,7 @@ def _unreachable_servers(around: Surroundings) -> list[Problem]:
 
 
 def _unreachable_of_feeds(replication: Replication, reach: Mapping[str, bool | None]) -> list[Problem]:
-    """Servers of feeds at which nothing listens: they hold back that feed alone."""
+    """Servers of feeds at which nothing listens: they block only that feed."""
     return [
         Problem("attention", f"nothing listens at {server.what} of the feed {feed.name}: {server.where}")
         for feed in replication.feed
@@ -222,7 +223,7 @@ def _unreachable_of_feeds(replication: Replication, reach: Mapping[str, bool | N
 
 
 def _window_being_applied(log: Events) -> dict[str, Any] | None:
-    """The window that finalize began and has not ended: the target may hold it open (`consistent` = false)."""
+    """The window that finalize has begun and not ended: the target may hold it open (`consistent` = false)."""
     last = log.last_events(("finalize", "release"), 1, ("started", "released", *ENDED))
     if not last or last[0]["state"] != "started":
         return None
@@ -233,7 +234,7 @@ def _window_being_applied(log: Events) -> dict[str, Any] | None:
 def _open_window_problems(
     applying: Mapping[str, Any] | None, dags: Mapping[str, DagFacts], now_ms: int, limit_s: float
 ) -> list[Problem]:
-    """A window that nobody applies any more, or that has been applied for too long."""
+    """A window that no run applies any longer, or whose apply takes too long."""
     if applying is None:
         return []
     sync = dags.get(SYNC)
@@ -244,13 +245,13 @@ def _open_window_problems(
     window = f"({applying['lo']['commit_ts']}, {applying['hi']['commit_ts']}]"
     text = (
         f"the window {window} was started at the target {age_s:,.0f} s ago and has not ended: "
-        "the target may match no state of the source (consistent = false) until a run ends it"
+        "the target may match no state of the source (consistent = false) until a run finishes it"
     )
     return [Problem("attention", text, applying["at_ms"], applying["run_id"])]
 
 
 def _last_verify(log: Events) -> dict[str, Any] | None:
-    """What the last verify of the target found, and whether rows were repaired since."""
+    """The result of the last verify of the target, and whether rows were repaired since."""
     last = log.last_events(("verify",), 1)
     if not last:
         return None
@@ -268,12 +269,12 @@ def _last_verify(log: Events) -> dict[str, Any] | None:
 
 
 def _difference_problems(verified: Mapping[str, Any] | None, log: Events, status: Mapping[str, Any]) -> list[Problem]:
-    """Differences that were found and not repaired since, and tables that are set aside."""
+    """Differences that verify found and nobody has repaired since, and tables that are set aside."""
     problems = []
     if verified is not None and verified["state"] == "different" and not verified["repaired_since"]:
         text = (
             f"verify found differences at {verified['hi']['commit_ts']}: {verified['missing']} rows missing, "
-            f"{verified['extra']} only there, {verified['different']} different"
+            f"{verified['extra']} only at the target, {verified['different']} different"
         )
         problems.append(Problem("attention", text, verified["at_ms"], verified["run_id"]))
     aside: Sequence[Mapping[str, Any]] = status["set_aside"]
@@ -290,11 +291,11 @@ def _difference_problems(verified: Mapping[str, Any] | None, log: Events, status
 
 
 _VALIDATION = ("validate", "validation")
-"""Runs of continuous validation, and what a person said of its errors."""
+"""Runs of continuous validation, and manual changes of its errors."""
 
 
 def _last_validation(log: Events) -> dict[str, Any] | None:
-    """What continuous validation knows: counts of the ledger, some errors, when that was, why a run was postponed."""
+    """The state of continuous validation: counts of the ledger, some errors, their time, why a run was postponed."""
     known = log.last_events(_VALIDATION, 1, ("done", "ignored", "resolved", "cleared"))
     last = log.last_events(("validate",), 1)
     if not last:
@@ -317,9 +318,9 @@ def _last_validation(log: Events) -> dict[str, Any] | None:
 
 
 def _validation_problems(validated: Mapping[str, Any] | None) -> list[Problem]:
-    """Rows that differ at the target, until they are right or a person has ignored or resolved them."""
+    """Rows that differ at the target, until they are correct or an operator has ignored or resolved them."""
     if validated is None or not validated["errors"]:
         return []
     tables = ", ".join(sorted({str(row["table"]) for row in validated["listed"]}))
-    text = f"validation found {validated['errors']} rows that differ, of {tables}: `binlake validation show`"
+    text = f"validation found {validated['errors']} rows that differ, in {tables}: see `binlake validation show`"
     return [Problem("attention", text, validated["at_ms"], validated["run_id"])]

@@ -1,6 +1,6 @@
-"""What the pages show of the table `window`: positions, lag, what blocks, windows with their stages, checkpoints.
+"""What the pages show from the table `window`: positions, lag, blockers, windows with their stages, checkpoints.
 
-A commit_ts is a string with its UTC time (hazards R-46). Every read is by range or from the newest on.
+A commit_ts is a string with its UTC time (hazards R-46). Every read is by range or starts at the newest event.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from binlake.window.eventrow import EventRow
 
 _NOTICES = 10
 _ASIDE_EVENTS = 200
-# Late transactions, pumps given up, windows given up, transactions left out, injections that never run, rows that were
-# set by hand, tables that were set aside or came back.
+# Late transactions, forgotten pumps, released windows, skipped transactions, injections that never run, rows changed
+# manually, tables that were set aside or brought back.
 _NOTED = ("incident", "forget", "release", "skip", "injection", "repair", "rollback", "emit", "validation",
           asides.STAGE)  # fmt: skip
 PAGE = 25
 """Rows of a list; older ones are on the next page."""
-# The stage whose end shows how far a sink is.
+# The stage whose end shows a sink's position.
 _LAST_OF_SINK = {"sql": "finalize", "mirror": "mirror"}
 
 
@@ -53,7 +53,7 @@ def ts_view(commit_ts: int) -> dict[str, str]:
 
 
 def position_view(commit_ts: int | None, now_ms: int) -> dict[str, Any] | None:
-    """`moment` with the seconds it is behind `now_ms` (Unix ms); None for None."""
+    """As `ts_view`, with the seconds that it is behind `now_ms` (Unix ms); None for None."""
     if commit_ts is None:
         return None
     return {**ts_view(commit_ts), "lag_seconds": round(max(now_ms - tso.physical(commit_ts), 0) / 1000, 1)}
@@ -62,7 +62,7 @@ def position_view(commit_ts: int | None, now_ms: int) -> dict[str, Any] | None:
 def stage_row(event: EventRow) -> dict[str, Any]:
     """One event: stage, state, bounds, rows, seconds, what blocks and why, when it ended (Unix ms, and UTC text).
 
-    `task`: the stage by the name that it has among all of them, feeds' included.
+    `task`: the stage's unique name, which for a feed's stage includes the feed.
     """
     return {
         "stage": event["stage"],
@@ -98,8 +98,8 @@ def utc_text(ms: int) -> str:
 
 
 def run_view(events: Sequence[EventRow], run_id: str) -> dict[str, Any]:
-    """One run: its window (of the landing; of the plan when nothing landed), totals, and each stage."""
-    # `started` is a mark of a mirror at work: its passage has a row of its own.
+    """One run: its window (that of land, or of plan if nothing landed), totals, and each stage."""
+    # `started` only marks the beginning of a stage; its end has another row.
     rows = [
         _failure_row(event) if event["stage"] == FAILURE else stage_row(event)
         for event in events
@@ -116,7 +116,7 @@ def run_view(events: Sequence[EventRow], run_id: str) -> dict[str, Any]:
 
 
 def status_view(replication: Replication, log: Events, now_ms: int | None = None) -> dict[str, Any]:
-    """State of a replication: landed ts, each sink's position and lag (s), what blocks, its last rows."""
+    """State of a replication: landed ts, each sink's position and lag (s), what blocks it, its last rows."""
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     names = stage_names(replication)
     landed = log.newest(("land",), PAGE)
@@ -141,9 +141,9 @@ def status_view(replication: Replication, log: Events, now_ms: int | None = None
 
 
 def windows_view(replication: Replication, log: Events, upto: int | None = None) -> dict[str, Any]:
-    """The landed windows that end at or below `upto`, newest first, with the newest passage of each stage.
+    """The landed windows that end at or below `upto`, newest first, with the newest event of each stage.
 
-    A sink's wider window is listed at its own hi. `older`: the hi from which the next page starts, None at the end.
+    A sink's wider window is listed at its hi. `older`: the hi from which the next page starts, None at the end.
     """
     landings = log.newest(("land",), PAGE + 1, upto)
     windows = sorted({(e["lo"], e["hi"]) for e in landings}, key=lambda window: -window[1])[:PAGE]
@@ -156,17 +156,17 @@ def windows_view(replication: Replication, log: Events, upto: int | None = None)
     return {
         "stages": stage_names(replication),
         "windows": [{"lo": ts_view(lo), "hi": ts_view(hi), "stages": stages[hi]} for lo, hi in windows],
-        # A window that was landed again has several events: fewer windows than events are not the end.
+        # A window that was landed again has several events, so fewer windows than events do not mean the end.
         "older": str(windows[-1][1] - 1) if len(landings) > PAGE else None,
     }
 
 
 def checkpoints_view(log: Events, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
-    """The checkpoints that the SQL sink reached at or below `upto`, newest first: what finalize recorded of each."""
+    """The checkpoints that the SQL sink reached at or below `upto`, newest first, as finalize recorded them."""
     events = log.newest(("finalize",), count + 1, upto)
     events_shown = events[:count]
     if len(events) > count:
-        # All of the last one's commit_ts, so that the next page starts below it.
+        # Include all events of the last commit_ts, so that the next page starts below it.
         last = events_shown[-1]["hi"]
         again = [e for e in log.events(stage="finalize", within=(last - 1, last)) if e["hi"] == last]
         events_shown = [e for e in events_shown if e["hi"] > last] + [e for e in reversed(again) if e["state"] in ENDED]
@@ -175,7 +175,7 @@ def checkpoints_view(log: Events, upto: int | None = None, count: int = PAGE) ->
 
 
 def notices_view(log: Events) -> list[dict[str, Any]]:
-    """What an operator must see, and what an operator did manually; the last first."""
+    """What an operator must see, and what operators did manually; newest first."""
     events = [*log.last_events(_NOTED, _NOTICES), *log.last_events(("backfill",), _NOTICES, ("finished",))]
     events += log.last_events((rewrites.STAGE,), _NOTICES, rewrites.FOUND)
     events += log.last_events((FEED_STATE,), _NOTICES)
@@ -187,13 +187,13 @@ def notices_view(log: Events) -> list[dict[str, Any]]:
 
 
 def _what_happened(event: EventRow) -> str:
-    """The stage; of a feed its name and its new state."""
+    """The stage; for a feed's state change its name and new state."""
     feed = feed_of_sink(event["sink"])
     return f"feed {feed} {event['state']}" if event["stage"] == FEED_STATE else str(event["stage"])
 
 
 def stage_names(replication: Replication) -> list[str]:
-    """The stages of its DAG, in order; those of a feed with its name."""
+    """The stages of its DAG, in order; a feed's stages with its name."""
     return [stage.task for stage in replication.stages()]
 
 
@@ -205,13 +205,13 @@ def _shard_locks(log: Events) -> list[dict[str, Any]]:
 
 
 def _tables_set_aside(log: Events) -> list[dict[str, Any]]:
-    """The tables that the target's checkpoint does not count, by the last event of each."""
+    """The tables that are set aside, according to the last event of each."""
     events = log.last_events((asides.STAGE,), _ASIDE_EVENTS)[::-1]
     return [{**table, "since": ts_view(int(table["since"]))} for table in asides.list_set_aside(events)]
 
 
 def _blocked_since(log: Events, last_plan: EventRow) -> int:
-    """Unix ms of the first of the unbroken run of blocked plans that `last_plan` ends."""
+    """Unix ms of the first of the consecutive blocked plans up to `last_plan`."""
     since: int = last_plan["at_ms"]
     plans = log.events(stage="plan", within=(last_plan["lo"] - 1, last_plan["lo"] + 1))
     for event in reversed([event for event in plans if event["lo"] == last_plan["lo"]]):
@@ -236,7 +236,7 @@ def _highest_hi(events: Sequence[EventRow]) -> int | None:
 
 
 def _last_window_with_rows(landed: Sequence[EventRow]) -> dict[str, Any]:
-    """The newest window that had a transaction: time may advance while nothing arrives any more."""
+    """The newest window that had a transaction: commit time may advance while no transaction arrives."""
     newest = next((event for event in landed if event["rows"]), None)
     return {"window": ts_view(newest["hi"]) if newest else None, "looked_at": len(landed)}
 

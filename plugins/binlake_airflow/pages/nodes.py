@@ -1,4 +1,4 @@
-"""The registry's pumps and drainers for a page: one short question; a PD that is away is reported, not waited for."""
+"""The registry's pumps and drainers for a page: one short request; if PD is unreachable, the page says so at once."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ log = structlog.get_logger(__name__)
 TIMEOUT_S = 1.0
 _HEARTBEAT_S = 2.0
 _REST_S = 15.0
-"""Seconds that a PD which did not answer is not asked again: a page must not wait for it each time."""
+"""Seconds for which a PD that did not answer is not asked again, so that not every page waits for it."""
 
 _silent: dict[tuple[object, ...], float] = {}
 _lock = threading.Lock()
 
 
 def nodes_view(replication: Replication) -> dict[str, Any]:
-    """`reachable`, `why` not, and the nodes: id, kind, host, state, position with lag, last heartbeat, staleness."""
+    """`reachable`, or `why` not; and the nodes: id, kind, host, state, position with lag, last heartbeat, staleness."""
     source = replication.source
     urls, files = tuple(source.pd_urls), source.security.files()
-    # A PD that is away under one set of certificates may answer under another.
+    # A PD that does not answer with one set of certificates may answer with another.
     cache_key = (urls, files)
     with _lock:
         rests = time.monotonic() < _silent.get(cache_key, 0.0)
     if rests:
         return _unreachable_view("PD did not answer a moment ago")
-    # Fixed texts: readers must not see URLs and files of the configuration.
+    # Fixed texts: readers must not see URLs and file names of the configuration.
     try:
         with contextlib.closing(EtcdClient(urls, timeout_s=TIMEOUT_S, tls=Tls.of(*files))) as etcd:
             registry = Registry(etcd)
@@ -66,7 +66,7 @@ def _node_rows(pumps: Sequence[NodeStatus], drainers: Sequence[NodeStatus]) -> l
             "id": node.node_id,
             "host": node.host,
             "state": node.state,
-            # By the clock of this machine: PD's is not asked for a page.
+            # Measured with this machine's clock, so that the page needs no timestamp from PD.
             "stale": kind == "pump" and is_stale(node, tso.compose(now), _HEARTBEAT_S),
             "position": position_view(node.max_commit_ts or None, now),
             "heartbeat": position_view(node.update_ts or None, now),

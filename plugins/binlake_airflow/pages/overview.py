@@ -1,4 +1,4 @@
-"""The state of all replications, side by side: a lake that fails or hangs hides no other, and rests for a while."""
+"""The state of all replications: a lake that fails or hangs hides no other, and is not asked again for a while."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 LAKE_S = 4.0
 """Seconds that one lake has to answer."""
 REST_S = 15.0
-"""Seconds that a lake which did not answer is not asked again for the list."""
+"""Seconds for which the list does not ask a lake again that did not answer."""
 _NO_ANSWER = f"its lake did not answer within {LAKE_S:g} s"
 
 
@@ -33,7 +33,7 @@ class Overview:
     async def read_all(
         self, replications: Sequence[Replication], read: Callable[[Replication], dict[str, Any]]
     ) -> dict[str, Any]:
-        """What `read` returns for each replication, in their order; `problem` where it returned nothing."""
+        """What `read` returns for each replication, in their order; a row with `problem` if it did not answer."""
         rows = await asyncio.gather(*(self._row(replication, read) for replication in replications))
         return {"replications": list(rows)}
 

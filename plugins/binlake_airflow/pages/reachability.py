@@ -1,7 +1,7 @@
-"""Whether anybody listens at a replication's target, Spark and servers of feeds: TCP connections side by side, 1 s.
+"""Whether a server listens at the addresses of a replication's target, Spark and feeds: parallel TCP connections, 1 s.
 
-No password is asked for: pages have none. What was found is kept for some seconds, so that a page does not wait for a
-dead address each time. PD and pumps are asked for on their own (`binlake_airflow.pages.nodes`).
+No login is tried, because pages have no passwords. Results are cached for some seconds, so that not every page waits
+for a dead address. PD and pumps are checked in `binlake_airflow.pages.nodes`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 TIMEOUT_S = 1.0
 _KEEP_S = {True: 5.0, False: 15.0}
-"""Seconds that an answer counts, by what it was."""
+"""Seconds for which a positive or negative answer is cached."""
 _SPARK_PORT = 7077
 _KAFKA_PORT = 9092
 _MOST_THREADS = 16
@@ -37,7 +37,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True)
 class Server:
-    """One server of a feed, or several of which one is enough: its `key` in answers, what it is, where it is."""
+    """One server of a feed, or several of which one is enough: `key` in answers, `what` it is, its addresses."""
 
     key: str
     what: str
@@ -54,7 +54,7 @@ _lock = threading.Lock()
 
 
 def reach_view(replication: Replication) -> dict[str, bool | None]:
-    """For target, Spark and the servers of feeds: whether anybody listens there; None where there is nothing to ask."""
+    """For target, Spark and the servers of feeds: whether a server listens there; None if there is no address."""
     checks: dict[str, Callable[[], Sequence[Address]]] = {
         "target": lambda: _target_address(replication),
         "spark": lambda: _spark_address(replication),
@@ -78,7 +78,7 @@ def servers_of_feed(feed: Feed) -> list[Server]:
 
 
 def _addresses(urls: Sequence[str], default_port: int) -> tuple[Address, ...]:
-    """The addresses of `urls`, but for those that cannot be one."""
+    """The addresses of `urls`; invalid ones are left out."""
     addresses: list[Address] = []
     for url in urls:
         with suppress(ValueError):
@@ -87,7 +87,7 @@ def _addresses(urls: Sequence[str], default_port: int) -> tuple[Address, ...]:
 
 
 def _check_addresses(addresses: Callable[[], Sequence[Address]]) -> bool | None:
-    """Whether one of them answers; None for none."""
+    """Whether one of the addresses answers; None if there are no addresses."""
     known = addresses()
     return any(_check_address(server) for server in known) if known else None
 
@@ -109,7 +109,7 @@ def _target_address(replication: Replication) -> Sequence[Address]:
 
 
 def _spark_address(replication: Replication) -> Sequence[Address]:
-    """The Connect server or the standalone master of the replication's connection, where this process knows it."""
+    """The Connect server or standalone master of the replication's connection, if this process knows it."""
     from airflow.sdk import BaseHook
 
     conn_id = replication.airflow.spark_conn_id
@@ -119,6 +119,6 @@ def _spark_address(replication: Replication) -> Sequence[Address]:
         if replication.airflow.engine == "connect":
             return (address_of(f"{host}:{port or CONNECT_PORT}", CONNECT_PORT),)
         return (address_of(host, port or _SPARK_PORT),) if host.startswith("spark://") else ()
-    except Exception as error:  # noqa: BLE001 - a connection may be known to tasks only
+    except Exception as error:  # noqa: BLE001 - the connection may be known only to tasks
         log.info("spark_address_unknown", spark_conn_id=conn_id, error=str(error))
         return ()

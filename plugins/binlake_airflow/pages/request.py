@@ -1,4 +1,4 @@
-"""The parameters of a request, checked before anything is read: names, keys, moments and pages from its query."""
+"""The parameters of a request, checked before anything is read: names, keys, times and pages from its query."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NotPossible(Exception):
 
 @dataclass(frozen=True)
 class PageRequest:
-    """The parts of one request: `path` names what it is about, `query` the rest; `framed`: inside Airflow's page."""
+    """The parts of one request: `path` parameters, `query` parameters; `framed`: shown inside Airflow's page."""
 
     path: Mapping[str, str]
     query: QueryParams
@@ -37,11 +37,11 @@ class PageRequest:
             raise BadRequest(f"a value is longer than {LONGEST} characters")
 
     def text(self, name: str) -> str:
-        """A value without blanks around it; empty when it is not given."""
+        """A value without surrounding blanks; empty if it is not given."""
         return self.query.get(name, "").strip()
 
     def table(self) -> tuple[str, str] | None:
-        """(db, table) of `table`; None when it is not given."""
+        """(db, table) of `table`; None if it is not given."""
         text = self.text("table")
         if not text:
             return None
@@ -51,7 +51,7 @@ class PageRequest:
         return db, table
 
     def key(self) -> list[str | None] | None:
-        """The values of `key`, or the JSON array `json` (which can say null); None when neither is given."""
+        """The values of `key`, or the JSON array `json` (which can contain null); None if neither is given."""
         text = self.text("json")
         values: list[str | None] = list(self.query.getlist("key"))
         if text:
@@ -71,7 +71,7 @@ class PageRequest:
         return values or None
 
     def moment(self, name: str) -> int | None:
-        """A commit_ts or time; None when it is not given."""
+        """A commit_ts or time; None if it is not given."""
         text = self.text(name)
         try:
             return tso.parse(text) if text else None
@@ -79,7 +79,7 @@ class PageRequest:
             raise BadRequest(str(error)) from error
 
     def number(self, name: str) -> int:
-        """A whole number from 0 on; 0 when it is not given."""
+        """A whole number from 0 on; 0 if it is not given."""
         text = self.text(name)
         if not text:
             return 0
@@ -89,5 +89,5 @@ class PageRequest:
 
 
 def _is_text(value: str) -> bool:
-    """False with half of a pair of surrogates, which JSON can write and UTF-8 cannot."""
+    """False if it contains a lone surrogate, which JSON can express but UTF-8 cannot."""
     return not any(0xD800 <= ord(sign) <= 0xDFFF for sign in value)

@@ -1,6 +1,6 @@
-"""What Airflow's database knows of a replication's DAGs: which are paused, how their last runs ended, which runs wait.
+"""What Airflow's database knows about a replication's DAGs: which are paused, how the last runs ended, which runs wait.
 
-Read by the API server, for the pages: a few rows by indexed columns. Nothing here raises for a DAG that is not there.
+The API server reads it for the pages: a few rows by indexed columns. A missing DAG is not an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WAITING = 5
 
 @dataclass(frozen=True)
 class LastRun:
-    """The last run of a DAG that has ended: its state (success, failed) and, when it failed, the tasks that did."""
+    """The last ended run of a DAG: its state (success, failed) and, if it failed, the failed tasks."""
 
     run_id: str
     state: str
@@ -28,7 +28,7 @@ class LastRun:
 
 @dataclass(frozen=True)
 class DagFacts:
-    """One DAG: `due_ms` is when the scheduler should begin its next run (None: by hand only), `active` runs of it."""
+    """One DAG: `due_ms`: when the scheduler should start its next run (None: only manual runs); `active`: its runs."""
 
     kind: str
     paused: bool

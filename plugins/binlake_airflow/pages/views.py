@@ -1,4 +1,4 @@
-"""What each page shows, as plain values: one function a page, for HTML and JSON alike."""
+"""The content of each page as plain values: one function for each page, used for both HTML and JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_LAKE = "there is no lake at its path: nothing has landed yet, or the path is
 
 
 class NotAllowed(Exception):
-    """The user may not see it."""
+    """The user may not see the object."""
 
 
 class NotFound(Exception):
@@ -24,13 +24,13 @@ class NotFound(Exception):
 
 
 def replication_state(replication: Replication) -> dict[str, Any]:
-    """State of a replication, for the list of all."""
+    """State of a replication, for the list of all replications."""
     lake = _open_lake(replication)
     return {**_read_status(replication, lake)[0], **({"problem": _NO_LAKE} if lake.missing else {})}
 
 
 def replication_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
-    """Landed ts, lag, what blocks, feeds, nodes, a page of windows, the last DDL and checkpoints."""
+    """Landed ts, lag, what blocks it, feeds, nodes, a page of windows, the last DDL and checkpoints."""
     from binlake_airflow.pages.audits import ddls_view, incomplete_tables_view
     from binlake_airflow.pages.history import checkpoints_view, notices_view, windows_view
 
@@ -51,7 +51,7 @@ def replication_page(replication: Replication, query: PageRequest) -> dict[str, 
 
 
 def change_feed(replication: Replication, name: str, action: str, who: str) -> dict[str, Any]:
-    """Pause or resume a feed for the user `who`; its state then. Raises NotFound, NotPossible."""
+    """Pause or resume a feed for the user `who`; returns its new state. Raises NotFound, NotPossible."""
     from binlake_airflow.pages.feeds import act_on_feed
 
     if name not in (feed.name for feed in replication.feed):
@@ -96,14 +96,14 @@ def transaction_page(replication: Replication, query: PageRequest) -> dict[str, 
 
 
 def table_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
-    """Some rows of a table at a moment."""
+    """Some rows of a table as of a commit_ts."""
     from binlake_airflow.pages.audits import table_view
 
     return table_view(_open_lake(replication), query)
 
 
 def _read_status(replication: Replication, lake: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Its status, from the lake and its surroundings, and the registry's nodes."""
+    """The replication's status, from the lake and its surroundings, and the registry's nodes."""
     from binlake_airflow.pages.feeds import feeds_view
     from binlake_airflow.pages.health import Surroundings, health_view
     from binlake_airflow.pages.history import status_view
@@ -120,7 +120,8 @@ def _read_status(replication: Replication, lake: Any) -> tuple[dict[str, Any], d
 
 
 def _open_lake(replication: Replication) -> Any:
-    # At call time: the scheduler loads this plugin too, and forks tasks; delta-rs' threads must not be there then.
+    # Imported at call time: the scheduler loads this plugin too and forks tasks, so delta-rs' threads must not run
+    # there.
     from binlake_airflow.pages.audits import Lake
 
     return Lake(replication)

@@ -1,8 +1,8 @@
-"""The pages inside Airflow's UI, and the same as JSON: nothing without a login, nothing from other hosts.
+"""The pages inside Airflow's UI, and the same as JSON. Every page requires a login; nothing is loaded from other hosts.
 
-Airflow mounts a plugin's app without any authentication: every route here asks for a user, and routes of one
-replication for the right to read its DAG. What changes a feed needs the right to edit the DAG, and is asked by the
-page itself. Reads the lake through delta-rs, never Spark.
+Airflow mounts a plugin's app without any authentication. So every route here requires a user, and the routes of a
+replication require permission to read its DAG. Changing a feed requires permission to edit the DAG, and the request
+must come from the page itself. The lake is read through delta-rs, never Spark.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HEADERS = {
         "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
     ),
     "X-Content-Type-Options": "nosniff",
-    # Not `no-referrer`: browsers would hide from this very server where a form came from.
+    # Not `no-referrer`: browsers would then hide from this server which page sent a form.
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
@@ -52,7 +52,7 @@ app = FastAPI(title="Binlake", docs_url=None, redoc_url=None, openapi_url=None, 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request is answered with: the `view`, the HTTP `status`, what went wrong if anything did."""
+    """The answer to a request: the `view`, the HTTP `status`, and an error if there was one."""
 
     view: dict[str, Any]
     status: int = 200
@@ -60,7 +60,7 @@ class Answer:
     hint: str = ""
 
     def body(self) -> dict[str, Any]:
-        """For JSON."""
+        """The answer's JSON."""
         return self.view if not self.error else {**self.view, "error": self.error, "hint": self.hint}
 
 
@@ -119,7 +119,7 @@ _CHANGES = [Depends(requires_access_dag(method="PUT")), Depends(require_same_ori
 
 @app.post("/dags/{dag_id}/feeds/{feed}/{action}", dependencies=_CHANGES)
 async def change_feed(request: Request, user: GetUserDep) -> Response:
-    """Pause or resume a feed, and back to the page."""
+    """Pause or resume a feed, then redirect to the page."""
     answer = await _change_feed(request, user)
     if answer.error:
         return _html_response("error.html", request, answer)
@@ -135,7 +135,7 @@ async def change_feed_json(request: Request, user: GetUserDep) -> Response:
 async def _change_feed(request: Request, user: BaseUser) -> Answer:
     def change() -> dict[str, Any]:
         parameters = request.path_params
-        # The right that was asked for is that of the DAG in the path: not of one beside it.
+        # Permission was checked for the DAG in the path, so only that name is accepted, not a side DAG.
         replication = replications.find_replication(parameters["dag_id"])
         if replication is None:
             raise views.NotFound("there is no replication with this name")
@@ -166,7 +166,7 @@ async def _answer_replication(request: Request, user: BaseUser, view: views.View
 
 
 def _replication_name(request: Request) -> str | None:
-    """The replication that a DAG belongs to; None on a page of none."""
+    """The replication to which the page's DAG belongs; None if the page has no DAG."""
     dag_id: str | None = request.path_params.get("dag_id")
     name, _, kind = (dag_id or "").partition(".")
     return name if kind in KINDS else dag_id
@@ -186,7 +186,7 @@ async def _run_view(work: Awaitable[dict[str, Any]]) -> Answer:
     except Transient as error:
         return Answer({}, 503, error.message, error.hint)
     except BinlakeError as error:
-        # Not its `where`: places and addresses of the deployment are not for readers.
+        # Without its `where`: readers must not see paths and addresses of the deployment.
         return Answer({}, 404, error.message, error.hint)
     except TooBusy:
         return Answer({}, 503, "too many requests at once", "try again in a moment")
@@ -202,7 +202,7 @@ def _json_response(answer: Answer) -> Response:
 
 
 def _root(request: Request) -> str:
-    """The path that Airflow mounted the app at, below whatever prefix a proxy adds."""
+    """The path at which Airflow mounted the app, below any prefix that a proxy adds."""
     return str(request.scope.get("root_path", "")).rstrip("/") + "/"
 
 
@@ -213,7 +213,7 @@ def _html_response(template: str, request: Request, answer: Answer, *, may_chang
         airflow=root.removesuffix("binlake/"),
         dag_id=_replication_name(request),
         airflow_dag=request.path_params.get("dag_id"),
-        # A page in Airflow's frame cannot lead the frame's owner anywhere.
+        # Links in a frame cannot navigate the Airflow page around it, so the templates need to know.
         framed=request.headers.get("sec-fetch-dest") == "iframe",
         view=answer.view,
         answer=answer,

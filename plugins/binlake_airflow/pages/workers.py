@@ -1,8 +1,9 @@
-"""Work of a request in threads of its own and within a time: the API server waits for no lake, and no other page does.
+"""Runs the work of requests in separate threads with a deadline, so that neither the API server nor other pages wait.
 
-Reads end by themselves (binlake.lake.seek.Budget); the deadline here is for what hangs, such as a lost file system.
-What hangs keeps a thread until it ends, so each subject (a replication's lake) has threads of its own: it can only stop
-itself. The threads are daemons, not a ThreadPoolExecutor's, which the interpreter would wait for when it ends.
+Reads end by themselves (binlake.lake.seek.Budget); the deadline is for reads that hang, for example on a lost file
+system. A hanging read occupies a thread until it ends, so each subject (a replication's lake) has its own threads and
+can block only itself. The threads are daemons, not a ThreadPoolExecutor's, for which the interpreter would wait at
+exit.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 SEARCH_S = 2.0
-"""Seconds that a search in the lake may take before it answers with what it has."""
+"""Seconds after which a search in the lake returns what it has found so far."""
 DEADLINE_S = 15.0
-"""Seconds after which a request is answered without its work."""
+"""Seconds after which a request is answered without the result of its work."""
 WORKERS = 2
-"""Requests of one subject at work at a time."""
+"""Requests of one subject that are processed at a time."""
 WAITING = 8
-"""Requests of one subject that may wait for a worker; more are turned away at once."""
+"""Requests of one subject that may wait for a worker; more are rejected at once."""
 
 
 _Job = tuple[Future[Any], Callable[[], Any]]
 
 
 class TooBusy(Exception):
-    """All workers of the subject are taken and its queue is full."""
+    """All workers of the subject are busy and its queue is full."""
 
 
 class BoundedWorkers:
@@ -44,16 +45,16 @@ class BoundedWorkers:
         self._threads: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.inside: Counter[str] = Counter()
-        """Requests at work or waiting by subject, those at work that were given up included."""
+        """Requests running or waiting, by subject, including running ones whose deadline has passed."""
 
     async def run(self, work: Callable[[], Result], subject: str = "", deadline_s: float | None = None) -> Result:
-        """What `work` returns or raises. Raises TooBusy, and TimeoutError when it took too long.
+        """What `work` returns or raises. Raises TooBusy, and TimeoutError if it takes too long.
 
-        Work that still waits for a worker then is dropped; the result of work that has begun is ignored.
+        After a timeout, work that still waits for a worker is dropped; the result of running work is ignored.
         """
         job = self._submit(work, subject)
         try:
-            # Shielded: what is cancelled here is the job, and that only works while it waits.
+            # Shielded, so that a timeout cancels only the job (below), which works only while it waits.
             waited = asyncio.shield(asyncio.wrap_future(job))
             return await asyncio.wait_for(waited, self._deadline_s if deadline_s is None else deadline_s)
         finally:
@@ -65,7 +66,7 @@ class BoundedWorkers:
             with self._lock:
                 self._queue(job, work, subject)
         except BaseException:
-            # Not under the lock: a job that was queued takes it to leave.
+            # Not under the lock: cancelling a queued job takes the lock in `_leave`.
             job.cancel()
             raise
         return job
@@ -79,12 +80,12 @@ class BoundedWorkers:
         self._waiting[subject].append(entry)
         if self._threads[subject] < self._workers:
             name = f"binlake-page-{subject}"
-            threading.Thread(target=self._work_off, args=(subject,), name=name, daemon=True).start()
-            # Counted only once it runs; it takes the lock before it counts itself out.
+            threading.Thread(target=self._run_waiting_jobs, args=(subject,), name=name, daemon=True).start()
+            # Counted only after it has started; the thread needs the lock before it can decrement the count.
             self._threads[subject] += 1
 
-    def _work_off(self, subject: str) -> None:
-        """Do what waits, and end when nothing does."""
+    def _run_waiting_jobs(self, subject: str) -> None:
+        """Run the waiting jobs; end when no job waits."""
         while (entry := self._next(subject)) is not None:
             job, work = entry
             if not job.set_running_or_notify_cancel():
@@ -106,6 +107,6 @@ class BoundedWorkers:
     def _leave(self, subject: str, entry: _Job) -> None:
         with self._lock:
             self.inside[subject] -= 1
-            # It was given up before its turn.
+            # The job was cancelled before it was started.
             if entry in self._waiting[subject]:
                 self._waiting[subject].remove(entry)

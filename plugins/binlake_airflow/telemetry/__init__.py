@@ -1,1 +1,1 @@
-"""What a run tells others: metrics, notes, assets, alerts, OpenLineage."""
+"""What a run reports: metrics, notes, assets, alerts, OpenLineage."""

@@ -1,7 +1,8 @@
-"""Configured addresses as they may be shown: without user, password and query.
+"""Configured addresses in the form in which they may be shown: without user, password and query.
 
-Names of datasets and docs of DAGs go to others (OpenLineage, the UI). A password with an unescaped `/`, `?` or `@` in
-it is not valid in a URI, but people write it: where one begins, all up to the last `@` is taken for it.
+Names of datasets and docs of DAGs are shown in other systems (OpenLineage, the UI). A password with an unescaped `/`,
+`?` or `@` is not valid in a URI, but people write such URIs: then everything up to the last `@` is taken as the
+password.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ import re
 _PORT = re.compile(r":[0-9]+(?=[/?#]|$)")
 _FIRST = re.compile(r"[:@/?#]")
 _BUCKETS = frozenset({"s3", "s3a", "s3n", "gs"})
-"""Schemes whose authority is a bucket: it has no port."""
+"""Schemes whose authority is a bucket, without a port."""
 _BOXES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 """Schemes whose authority is container@account."""
 
 
 def host_and_port(address: str) -> str:
-    """host:port of a server's address, with a scheme or without."""
+    """host:port of a server's address, which may have a scheme."""
     return _cut_at(address.rpartition("://")[2].rpartition("@")[2], "/?#")
 
 
 def split_uri(uri: str) -> tuple[str, str, str]:
-    """Scheme, authority and path of a URI of a storage."""
+    """Scheme, authority and path of a storage URI."""
     written, _, rest = uri.partition("://")
     scheme = written.lower()
     rest = _cut_at(rest[_user_ends(scheme, rest) :], "?#")
@@ -31,7 +32,7 @@ def split_uri(uri: str) -> tuple[str, str, str]:
 
 
 def path_without_secrets(path: str) -> str:
-    """A folder as it is, or a URI."""
+    """A folder unchanged; a URI without user, password and query."""
     if "://" not in path:
         return path
     scheme, authority, name = split_uri(path)
@@ -39,7 +40,7 @@ def path_without_secrets(path: str) -> str:
 
 
 def _user_ends(scheme: str, rest: str) -> int:
-    """Where the host begins in what follows `scheme://`."""
+    """The index at which the host begins in the text after `scheme://`."""
     first = _FIRST.search(rest)
     if first is None or first[0] in "/?#":
         return 0

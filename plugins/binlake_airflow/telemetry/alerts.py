@@ -1,7 +1,7 @@
-"""Notifications: a notifier of any of Airflow's providers, or any callable, named in the configuration.
+"""Notifications through a notifier of one of Airflow's providers, or any callable named in the configuration.
 
-A notifier is imported and given its arguments only when it is called; `env:NAME` in them is read there, so no DAG,
-XCom or page holds them.
+A notifier is imported, and its arguments are resolved, only when it is called: `env:NAME` is read there, so no DAG,
+XCom or page contains the values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OnFailure:
         self.replication_file = replication_file
 
     def __call__(self, context: Mapping[str, Any]) -> None:
-        """Notify whom `airflow.on-failure` names."""
+        """Notify as `airflow.on-failure` says."""
         notify_failure(self.replication_file, context)
 
 
@@ -39,7 +39,7 @@ def notify_failure(replication_file: str, context: Mapping[str, Any]) -> None:
     """Notify by `airflow.on-failure`, if it is set; also the callback of a missed deadline.
 
     The context gets `binlake`: `what` (failure, deadline), `run_id`, `errors` (stage, sink, kind, error, text, hint),
-    and `text` for people. A deadline of a run that has ended is skipped: a failure was notified when it happened.
+    and `text` for people. The deadline of a run that has ended is skipped: its failure was notified when it happened.
     """
     settings = load_replication(replication_file, secrets=False)
     rule = settings.airflow.on_failure
@@ -61,28 +61,28 @@ def _failure_line(error: Mapping[str, str]) -> str:
 
 
 def _run_field(context: Mapping[str, Any], name: str) -> Any:
-    """Of the context's run: Airflow's scheduler gives a mapping, its DAG processor an object."""
+    """A field of the context's run: Airflow's scheduler passes a mapping, its DAG processor an object."""
     run = context.get("dag_run")
     return run.get(name) if isinstance(run, Mapping) else getattr(run, name, None)
 
 
 def notify_lag(rule: NotifyOnLag, replication: str, what: str, lag_s: float, context: Mapping[str, Any]) -> bool:
-    """Tell that `what` (landing, sql, feed-NAME) lags by `lag_s`, at most once in `repeat-s`."""
+    """Notify that `what` (landing, sql, feed-NAME) lags by `lag_s`, at most once in `repeat-s`."""
     details = {"replication": replication, "what": what, "lag_seconds": lag_s}
     return lag_s >= rule.seconds and _notify_unless_recent(rule, f"lag-told-{what}", details, context)
 
 
 def notify_silence(rule: NotifyOnSilence, replication: str, since: int, until: int, context: Mapping[str, Any]) -> bool:
-    """Notify that there is no transaction between these two commit_ts, at most once in `repeat-s`."""
+    """Notify that there was no transaction between these two commit_ts, at most once in `repeat-s`."""
     silent_s = (tso.physical(until) - tso.physical(since)) / 1000
     details = {"replication": replication, "what": "silence", "since": str(since), "silent_seconds": silent_s}
     return silent_s >= rule.seconds and _notify_unless_recent(rule, "silence-told", details, context)
 
 
 def _notify_unless_recent(rule: NotifyOnLag, key: str, details: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
-    """Notify, unless that was done within `repeat-s`; whether it was done.
+    """Notify unless a notification was sent within `repeat-s`; returns whether it notified.
 
-    When that was last is kept in Airflow's state store of the replication's asset.
+    The time of the last notification is stored in Airflow's state store of the replication's asset.
     """
     store = context["asset_state_store"][assets.replication_asset(details["replication"])]
     last = store.get(key)
@@ -94,7 +94,7 @@ def _notify_unless_recent(rule: NotifyOnLag, key: str, details: Mapping[str, Any
 
 
 def notify(rule: Notify, context: Mapping[str, Any]) -> None:
-    """Call what `rule` names. Raises ConfigError when it is not there, and whatever it raises."""
+    """Call the notifier that `rule` names. Raises ConfigError if it does not exist, and what the notifier raises."""
     named = _import_notifier(rule.notifier)
     kwargs = {name: _resolve_variables(value) for name, value in rule.kwargs.items()}
     if isinstance(named, type) and issubclass(named, BaseNotifier):

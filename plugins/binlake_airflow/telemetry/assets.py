@@ -1,8 +1,8 @@
-"""Assets that show how far a replication is: other DAGs are scheduled on them.
+"""Assets that show a replication's progress; other DAGs can be scheduled on them.
 
-`binlake://<replication>` moves with every window, `binlake://<replication>/<db>/<table>` with the windows that change
-the table (names of the target), `binlake://<replication>/<feed>` with what the feed publishes. Events carry commit_ts
-as a decimal string (hazards R-46). Which assets move is known only behind a window: tasks declare an alias, and put
+`binlake://<replication>` gets an event for every window, `binlake://<replication>/<db>/<table>` for windows that change
+the table (names of the target), `binlake://<replication>/<feed>` for what the feed publishes. Events carry commit_ts as
+a decimal string (hazards R-46). Which assets get events is known only after a window, so tasks declare an alias and add
 events of concrete assets under it.
 """
 
@@ -26,24 +26,24 @@ def replication_asset(replication: str) -> Asset:
 
 
 def table_asset(replication: str, db: str, table: str) -> Asset:
-    """The asset of one table, named as at the target."""
+    """The asset of one table, with its name at the target."""
     uri = f"{SCHEME}://{replication}/{quote(db, safe='')}/{quote(table, safe='')}"
     return Asset(name=uri, uri=uri)
 
 
 def feed_asset(replication: str, feed: str) -> Asset:
-    """The asset of what a feed has published."""
+    """The asset of a feed's published messages."""
     uri = f"{SCHEME}://{replication}/{feed}"
     return Asset(name=uri, uri=uri)
 
 
 def feed_alias(replication: str, feed: str) -> AssetAlias:
-    """What the task that publishes a feed declares as its outlet; a replication's name has no dot."""
+    """The outlet of the task that publishes a feed; the name is unique because a replication's name has no dot."""
     return AssetAlias(name=f"{SCHEME}-{replication}.{feed}")
 
 
 def replication_alias(replication: str) -> AssetAlias:
-    """What the task that moves the assets declares as its outlet."""
+    """The outlet of the task that emits the replication's events."""
     return AssetAlias(name=f"{SCHEME}-{replication}")
 
 

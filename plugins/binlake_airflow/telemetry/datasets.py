@@ -1,7 +1,7 @@
-"""Datasets and facets as OpenLineage's specification has them, for the places of one replication.
+"""Datasets and facets of OpenLineage's specification for source, target, lake and feeds of one replication.
 
-Names come from the configuration, columns from what a stage reported: no server is asked. Only `lineage` imports it,
-so OpenLineage's packages need not be there for anybody else.
+Names come from the configuration, columns from a stage's report; no server is asked. Only `lineage` imports this
+module, so OpenLineage's packages are needed nowhere else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from binlake.window.lineage import LineageTable, Table
 from binlake_airflow.telemetry import addresses
 
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}
-"""Schemes of storages in names of datasets, where Spark's differ."""
+"""Storage schemes in dataset names that differ from Spark's."""
 
 
 class Datasets:
@@ -37,16 +37,16 @@ class Datasets:
         self._source = _source_of(replication)
         self._feeds = replication.feed
         target = replication.target
-        # TiDB and MariaDB are named by the protocol they speak.
+        # TiDB and MariaDB are named by their protocol.
         self._target = f"mysql://{target.host}:{target.port}" if target is not None else ""
         self._relay = replication.relay.log_dir and _storage_uri(parse_store_address(replication.relay.log_dir))
 
     def binlog(self) -> Dataset:
-        """All that the pumps of the source keep."""
+        """All binlogs that the source's pumps store."""
         return Dataset(self._source, "binlog")
 
     def relay(self) -> Dataset:
-        """Where relay files are."""
+        """The folder of relay files."""
         return Dataset(*_storage_name(self._relay))
 
     def source(self, table: Table, commit_ts: str = "") -> Dataset:
@@ -64,7 +64,7 @@ class Datasets:
         return self._copy(made, copy)
 
     def topics(self, feed: str, topics: Iterable[str]) -> list[Dataset]:
-        """What a feed wrote to: topics of its first broker, or its folder."""
+        """The datasets that a feed wrote to: topics of its first broker, or its folder."""
         sink = next((one.sink for one in self._feeds if one.name == feed), None)
         if sink is None:
             return []
@@ -73,7 +73,7 @@ class Datasets:
         return [Dataset(f"kafka://{sink.kafka.brokers[0]}", topic) for topic in topics]
 
     def lake(self, table: str, rows: int | None = None) -> Dataset:
-        """A table of the lake; `rows`: written to it."""
+        """A table of the lake; `rows`: the number of rows written to it."""
         place = _storage_name(self._paths.table(table))
         if rows is None:
             return Dataset(*place, facets=_delta())
@@ -99,7 +99,7 @@ class Datasets:
         ]
 
 
-# The provider looks for secrets in all that it sends: 5 ms of CPU a column, and there are none in names and types.
+# The provider searches everything it sends for secrets, at 5 ms of CPU a column; names and types contain none.
 
 
 class _Schema(schema_dataset.SchemaDatasetFacet):
@@ -129,7 +129,7 @@ def _delta() -> dict[str, Any]:
 
 
 def _source_of(replication: Replication) -> str:
-    """The specification has no name for TiDB: MySQL where it is asked by SQL, else the cluster, else its PD."""
+    """The source's namespace. The specification has none for TiDB: MySQL's if SQL is configured, else our own."""
     source = replication.source
     if source.sql is not None:
         return f"mysql://{source.sql.host}:{source.sql.port}"
@@ -141,7 +141,7 @@ def _storage_uri(storage: StoreAddress) -> str:
 
 
 def _storage_name(path: str) -> tuple[str, str]:
-    """Namespace and name of a folder or URI; without the password that a URI may hold."""
+    """Namespace and name of a folder or URI, without a password in the URI."""
     if "://" not in path:
         return "file", path
     scheme, authority, name = addresses.split_uri(path)

@@ -1,7 +1,7 @@
-"""What a failed task leaves: an XCom for the run's note, and an event in the lake for the page and for notifiers.
+"""Records the failure of a task: an XCom for the run's note, and an event in the lake for the page and for notifiers.
 
-A job records its own failure where it happens; here is what no job could report: it was killed, it never began, its
-answer was one that fails the run.
+A job records its own failure where it happens. This module records failures that no job could report: the job was
+killed, it never started, or its answer makes the run fail.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from binlake.pipeline import feed_sink
 log = structlog.get_logger(__name__)
 
 KEY = "failed"
-"""XCom of a try that failed; Airflow clears it when the task is tried again."""
+"""XCom of a failed try; Airflow clears it when the task is retried."""
 LOOK_S = 30.0
-"""Seconds that the lake has to say what failed: a failure is notified, whatever the lake does."""
+"""Seconds to wait for the failures in the lake; after that the notification is sent without them."""
 
 
 def error_line(error: BaseException) -> str:
-    """One line of an error, without the places that it names."""
+    """One line about an error, without its `where`."""
     if isinstance(error, BinlakeError):
         return f"{error.message} Hint: {error.hint}" if error.hint else error.message
     lines = str(error).strip().splitlines()
@@ -34,9 +34,9 @@ def error_line(error: BaseException) -> str:
 
 def record_failure(error: Exception, *, settings: Callable[[], Replication], task_id: str, context: Mapping[str, Any],
          since_s: float, records: bool, feed: str = "") -> None:  # fmt: skip
-    """Leave what is known of `error`, which ended a try that began at `since_s` (Unix seconds). It never raises.
+    """Record `error`, which ended a try that began at `since_s` (Unix seconds). It never raises.
 
-    `feed`: the one whose stage the task is.
+    `feed`: the feed, for a feed's stage.
     """
     try:
         context["ti"].xcom_push(key=KEY, value=error_line(error)[:1000])
@@ -47,11 +47,11 @@ def record_failure(error: Exception, *, settings: Callable[[], Replication], tas
 
 
 def failures_of_run(settings: Replication, run_id: str) -> list[dict[str, str]]:
-    """What the lake says failed in a run, the first first: stage, sink (of a feed), kind, error, text, hint.
+    """The failures of a run that the lake records, in order: stage, sink (of a feed), kind, error, text, hint.
 
-    Empty when it cannot.
+    Empty if the lake does not answer.
     """
-    found: list[dict[str, str]] = []
+    recorded: list[dict[str, str]] = []
 
     def look() -> None:
         # Imported late: delta-rs is not needed for DAG parsing.
@@ -61,14 +61,14 @@ def failures_of_run(settings: Replication, run_id: str) -> list[dict[str, str]]:
 
         names = ("stage", "sink", "kind", "error", "text", "hint")
         events = reversed(failures(WindowLog(LakePaths.of(settings)), run_id))
-        # Of a stage that was tried again, the last.
+        # If a stage was retried, its last failure.
         last = {one.task: one for one in events}
-        found.extend({name: getattr(one, name) for name in names} for one in last.values())
+        recorded.extend({name: getattr(one, name) for name in names} for one in last.values())
 
     looking = threading.Thread(target=_read_or_log, args=(look,), name="binlake-failures", daemon=True)
     looking.start()
     looking.join(LOOK_S)
-    return list(found)
+    return list(recorded)
 
 
 def _read_or_log(look: Callable[[], None]) -> None:
@@ -86,7 +86,7 @@ def _record_event(
     from binlake.lake.windowlog import WindowLog
 
     windows, sink = WindowLog(LakePaths.of(settings)), feed_sink(feed) if feed else ""
-    # A feed's failure is not that of what runs beside it.
+    # A feed's failure is not counted for other sinks, nor theirs for the feed.
     if not any(one.sink == sink for one in failures(windows, run_id, int(since_s * 1000))):
         stage = task_id.removesuffix(f"-{feed}") if feed else task_id
         record_failure(windows, stage, error, run_id=run_id, sink=sink)

@@ -1,7 +1,7 @@
-"""What stages and commands read and wrote, as OpenLineage datasets: what really happened, as they reported it.
+"""What stages and commands read and wrote, as OpenLineage datasets, according to their reports.
 
-Only OpenLineage's provider calls this module, in a process of its own; an error here is logged there and fails
-nothing else. So its packages need not be there for anybody else, and nothing of Spark or Arrow is loaded.
+Only OpenLineage's provider calls this module, in a separate process; it logs an error here, and nothing else fails. So
+OpenLineage's packages are needed nowhere else, and Spark and Arrow are not loaded.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from binlake_airflow.jobs import CHANGED, feed_of_result
 from binlake_airflow.telemetry.datasets import Datasets
 
 Names = Iterable[Sequence[str]]
-"""(db, table) each."""
+"""(db, table) pairs."""
 Result = Mapping[str, Any]
 Flow: TypeAlias = "OperatorLineage[Dataset, BaseFacet]"
 """A StageResult as a stage or command wrote it."""
 
 
 class _Flow:
-    """What one task read and wrote."""
+    """Collects what one task read and wrote."""
 
     def __init__(self, replication: Replication) -> None:
         self.names = Datasets(replication)
@@ -35,12 +35,12 @@ class _Flow:
         self.written: list[Dataset] = []
 
     def lake(self, read: Iterable[str], written: Iterable[str] = (), rows: Mapping[str, int] | None = None) -> None:
-        """Tables of the lake; `rows` that were written, by table."""
+        """Add tables of the lake; `rows`: number of rows written, by table."""
         self.read += [self.names.lake(name) for name in read]
         self.written += [self.names.lake(name, (rows or {}).get(name)) for name in written]
 
     def all(self) -> Flow:
-        """Each dataset once; what was read on the way and written, too, is written."""
+        """Each dataset once; a dataset that was read and also written counts as written."""
         outputs = _without_duplicates(self.written)
         inputs = {name: dataset for name, dataset in _without_duplicates(self.read).items() if name not in outputs}
         return OperatorLineage(inputs=list(inputs.values()), outputs=list(outputs.values()))
@@ -49,10 +49,10 @@ class _Flow:
 def lineage_of_stages(
     replication: Replication, results: Sequence[Result], changed: Names = (), *, from_relay: bool = False
 ) -> Flow:
-    """Of the StageResults of one task.
+    """The lineage of the StageResults of one task.
 
-    `changed`: the target's tables that the SQL sink's window changed, for a finalize that does not report them;
-    `from_relay`: it took its statements from relay files.
+    `changed`: the target's tables that the SQL sink's window changed, if finalize did not report them; `from_relay`:
+    finalize took its statements from relay files.
     """
     flow = _Flow(replication)
     done = [result for result in results if result["state"] == "done"]
@@ -83,7 +83,7 @@ def lineage_of_stages(
 
 
 def _tables_of_feed(tables: Sequence[str], feed: str) -> list[str]:
-    """Names in the lake: each feed has a table of messages of its own."""
+    """Table names in the lake: each feed has its own table of messages."""
     return [f"{table}/{feed}" if table == FEED else table for table in tables]
 
 
@@ -97,9 +97,9 @@ def _add_copies(
     results: Sequence[Result],
     named: Callable[[Result], list[LineageTable]],
 ) -> None:
-    """The tables that a sink wrote, each as its last window left it, and the source's tables behind them.
+    """Add the tables that a sink wrote, each as its last window left it, and the source tables behind them.
 
-    `named`: those of a result that has names only.
+    `named`: returns the tables of a result that has only names.
     """
     copies = [(copy, result) for result in results for copy in _tables_of_side(result, "wrote")]
     copies = copies or [(copy, result) for result in results for copy in named(result)]
@@ -111,7 +111,7 @@ def _add_copies(
 
 
 def _add_by_name(replication: Replication, names: Names) -> list[LineageTable]:
-    """Tables of which nothing but names is known; where there are routes, not even where they come from."""
+    """Tables of which only the names are known; if there are routes, not even their source tables."""
     tables = [Table(db, table) for db, table in names]
     return [LineageTable(table, (), () if replication.routes else (table,)) for table in tables]
 
@@ -119,7 +119,7 @@ def _add_by_name(replication: Replication, names: Names) -> list[LineageTable]:
 def lineage_of_command(
     command: str, replication: Replication, asked: Mapping[str, Any], printed: Any, into: Replication | None = None
 ) -> Flow:
-    """Of a command that answered `printed` to the params `asked`; `into`: whose target it wrote to."""
+    """The lineage of a command that returned `printed` for the params `asked`; `into`: whose target it wrote to."""
     flow = _Flow(replication)
     if command == "recover":
         relayed = printed[-1]["detail"].get("source") == "relay"
@@ -128,7 +128,7 @@ def lineage_of_command(
         target = replication.target if into is None else into.target
         return lineage_of_stages(replication.model_copy(update={"target": target}), printed)
     if command == "bootstrap":
-        return flow.all()  # it follows: the windows move the rows, and say so
+        return flow.all()  # empty: the windows move the rows, and report them
     if command == "audit":
         _audit(flow, asked, printed)
     elif command == "maintain":
@@ -145,13 +145,13 @@ def _audit(flow: _Flow, asked: Mapping[str, Any], printed: Any) -> None:
         return
     flow.lake(("mutation",))
     mirror = printed.get("mirror", {}) if asked["what"] == "table" and printed else {}
-    # Below 0: the table has no mirror yet.
+    # A version below 0 means that the table has no mirror yet.
     if mirror.get("delta_version", -1) >= 0:
         flow.read.append(flow.names.mirror(LineageTable(Table(mirror["db"], mirror["table"])), str(mirror["hi"])))
 
 
 def _maintain(flow: _Flow, tables: Sequence[Mapping[str, Any]]) -> None:
-    """What had files joined or dropped, or rows let go: written, with the rows that it had."""
+    """Tables whose files were joined or dropped, or whose rows were deleted, count as written."""
     for one in tables:
         if one["table"] == "mirror":
             mirrors = [LineageTable(Table(db, table)) for db, table in one.get("mirrors", ())]
@@ -187,7 +187,7 @@ def _repair(flow: _Flow, result: Result) -> None:
 
 
 def _rollback(flow: _Flow, result: Result) -> None:
-    """Its tables are those of the side it is written to; what they hold is the state of no commit_ts."""
+    """The tables are those of the side written to; they have no version, because they match no commit_ts."""
     flow.lake(("mutation",))
     for one in _tables_of_side(result, "wrote"):
         at_source = result["detail"]["write_to"] == "source"
@@ -200,7 +200,7 @@ def _emit(flow: _Flow, _result: Result) -> None:
 
 _OF = {"rebuild": _rebuild, "verify": _verify, "repair": _repair, "backfill": _repair, "rollback": _rollback,
        "emit": _emit}  # fmt: skip
-"""By the stage that a command's result names."""
+"""Lineage functions by the stage that a command's result names."""
 
 
 def _tables_of_side(result: Result, side: str) -> list[LineageTable]:
@@ -208,9 +208,9 @@ def _tables_of_side(result: Result, side: str) -> list[LineageTable]:
 
 
 def _without_duplicates(datasets: Iterable[Dataset]) -> dict[tuple[str, str], Dataset]:
-    """By name; of a dataset that is there with columns and without, the one with them."""
-    found: dict[tuple[str, str], Dataset] = {}
+    """Datasets by name; if one appears with and without columns, the one with columns."""
+    by_name: dict[tuple[str, str], Dataset] = {}
     for one in datasets:
-        if (one.namespace, one.name) not in found or "schema" in (one.facets or {}):
-            found[one.namespace, one.name] = one
-    return found
+        if (one.namespace, one.name) not in by_name or "schema" in (one.facets or {}):
+            by_name[one.namespace, one.name] = one
+    return by_name

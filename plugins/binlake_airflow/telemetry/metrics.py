@@ -1,13 +1,14 @@
-"""Figures of a window as Airflow's own metrics (StatsD, OTLP, Datadog: whatever `[metrics]` says), by replication.
+"""Metrics of a window, by replication, through Airflow's own metrics (StatsD, OTLP, Datadog: as `[metrics]` says).
 
-Gauges: `binlake.<replication>.lag_seconds` (the SQL sink), `.landed_lag_seconds`, `.mirror_lag_seconds`; where each of
-them is in Unix seconds of commit time, whose age grows even when nothing runs any more:
+Gauges: `binlake.<replication>.lag_seconds` (the SQL sink), `.landed_lag_seconds`, `.mirror_lag_seconds`; their
+positions in Unix seconds of commit time, whose age grows even if nothing runs any longer:
 `.checkpoint_timestamp_seconds`, `.landed_timestamp_seconds`, `.mirror_timestamp_seconds`; `.blocked` (0 or 1);
-`.set_aside` (tables of the target that are);
-`.shard_lock_seconds`; `.validation_errors`, `.validation_pending` (rows). Of each stage the
-timing `.<stage>.seconds` and the counter `.<stage>.rows`. Of each feed below `binlake.<replication>.feed.<feed>`:
-gauges `.state` (FEED_STATES), `.lag_seconds`, `.timestamp_seconds`; counters `.messages`, `.bytes`.
-Sending them never fails a task, whose work is done.
+`.set_aside` (the target's tables that are set aside); `.shard_lock_seconds`; `.validation_errors`,
+`.validation_pending` (rows). For each stage the timing `.<stage>.seconds` and the counter `.<stage>.rows`. For each
+feed, below `binlake.<replication>.feed.<feed>`: gauges `.state` (FEED_STATES), `.lag_seconds`, `.timestamp_seconds`;
+counters `.messages`, `.bytes`.
+
+If metrics cannot be sent, the task does not fail, because its work is done.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ POSITIONS = {
     "finalize": ("lag_seconds", "checkpoint_timestamp_seconds"),
     "mirror": ("mirror_lag_seconds", "mirror_timestamp_seconds"),
 }
-"""The stage whose end shows a position, and the names of its lag and its commit time."""
+"""Stages whose end shows a position, and the names of the gauges for its lag and its commit time."""
 FEED_STATES = {"normal": 0, "stopped": 1, "error": 2, "finished": 3, "removed": 4}
-"""The gauge of a feed's state."""
+"""The values of the gauge for a feed's state."""
 
 FLUSH_S = 5.0
 """Seconds that a task waits for its metrics to be sent."""
 _FIRST_MS = 1_420_070_400_000
-"""2015 in Unix ms: no TiDB is older."""
+"""The start of 2015 in Unix ms: TiDB did not exist before."""
 log = structlog.get_logger(__name__)
 
 
@@ -49,9 +50,9 @@ def lag_s(commit_ts: str) -> float:
 
 
 def is_position(result: Result) -> bool:
-    """Whether the bounds of `result` say where the replication is now.
+    """Whether the bounds of `result` show the replication's present position.
 
-    Not where nothing has landed yet (a start at 0 is not a moment), nor where a window is done again.
+    False if nothing has landed yet (a start at 0 is not a time), or if a window was run again.
     """
     ts = result["lo"] if result["stage"] == "plan" else result["hi"]
     again = result["state"] == "already" or bool((result.get("detail") or {}).get("again"))
@@ -59,17 +60,17 @@ def is_position(result: Result) -> bool:
 
 
 def send(replication: str, results: Sequence[Result]) -> None:
-    """Send the figures of StageResults; what cannot be sent is a warning."""
+    """Send the metrics of StageResults; a failure to send is only logged as a warning."""
     _send(replication, emit, results)
 
 
 def send_waiting(replication: str, plan: Result) -> None:
-    """Report what holds back a plan that waits, and its position; its time and rows are reported when it ends."""
+    """Report what blocks a waiting plan, and its position; its time and rows are reported when it ends."""
     _send(replication, _emit_plan, [plan])
 
 
 def emit(replication: str, result: Result) -> None:
-    """The figures of one StageResult."""
+    """Emit the metrics of one StageResult."""
     name, stage = f"binlake.{replication}", str(result["stage"])
     tags = {"replication": replication}
     stats.timing(f"{name}.{stage}.seconds", timedelta(seconds=result["seconds"]), tags=tags)
@@ -89,14 +90,15 @@ def emit(replication: str, result: Result) -> None:
 
 
 def send_feed_state(replication: str, feed: str, state: str) -> None:
-    """Report the state of a feed whose stage gave no result."""
+    """Report the state of a feed whose stage returned no result."""
     _send(replication, _emit_feed_state, [{"detail": {"feed": feed, "feed_state": state}}])
 
 
 def flush() -> None:
-    """Wait until OpenTelemetry has sent what was recorded, if it is used: a task's process ends without its last turn.
+    """If OpenTelemetry is used, wait until it has sent the metrics: a task's process ends before the next export.
 
-    In a thread, FLUSH_S at most: an OTLP exporter takes no notice of the time it is given, and tries again and again.
+    It waits in a thread for FLUSH_S at most, because an OTLP exporter ignores the timeout it is given and keeps
+    retrying.
     """
     force_flush = getattr(otel.get_meter_provider(), "force_flush", None)
     if force_flush is None:
@@ -134,21 +136,21 @@ def _emit_plan(replication: str, result: Result) -> None:
 
 
 def _emit_locks(name: str, result: Result, tags: dict[str, Any]) -> None:
-    """Where tables wait for each other: the commit time for which the oldest rows have."""
+    """If tables wait for each other, the commit time in seconds for which the oldest rows have waited."""
     locks = (result.get("detail") or {}).get("shard_locks")
     if locks is not None:
         stats.gauge(f"{name}.shard_lock_seconds", max((int(lock["seconds"]) for lock in locks), default=0), tags=tags)
 
 
 def _emit_validation(name: str, result: Result, tags: dict[str, Any]) -> None:
-    """A run that was postponed knows nothing of the ledger."""
+    """Emit the ledger's counts; a postponed run does not know them."""
     if result["state"] == "done":
         for count in ("errors", "pending"):
             stats.gauge(f"{name}.validation_{count}", int(result["detail"][count]), tags=tags)
 
 
 def _emit_feed(replication: str, result: Result) -> None:
-    """A feed that is stuck has a position too, whose age grows."""
+    """Emit a feed's state and position; a stopped feed also has a position, whose age grows."""
     detail = result["detail"]
     name, tags = f"binlake.{replication}.feed.{detail['feed']}", _tags_of_feed(replication, result)
     _emit_feed_state(replication, result)

@@ -1,6 +1,7 @@
-"""A run's note in Airflow's pages: the window and its rows, what blocked, or what failed. What a person wrote stays.
+"""A run's note in Airflow's pages: the window and its rows, what blocked it, or what failed. A user's note is kept.
 
-A task may not write it: Airflow's task API has no call for that. The scheduler, which ends the run, may (a listener).
+A task cannot write the note, because Airflow's task API has no call for it. A listener in the scheduler, which ends the
+run, writes it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from airflow.listeners import hookimpl
 from binlake_airflow.telemetry import failures
 
 KEY = "note"
-"""XCom of the tasks that leave a note; the last one counts."""
+"""XCom with a task's note; the last one of a run counts."""
 _LETTERS = 1000
 
 
@@ -21,7 +22,7 @@ class RunNotes:
 
     @hookimpl
     def on_dag_run_success(self, dag_run: Any, msg: str) -> None:
-        """A run ended well."""
+        """A run succeeded."""
         del msg
         write_note(dag_run)
 
@@ -33,8 +34,8 @@ class RunNotes:
 
 
 def write_note(dag_run: Any, *, failed: bool = False) -> None:
-    """Put what the run's tasks left under KEY into its note; of a run that `failed`, what failed and why."""
-    # The scheduler alone comes here; tasks load this module, too, with the plugin.
+    """Write the run's note from what its tasks left under KEY; for a `failed` run, which tasks failed and why."""
+    # Imported here: only the scheduler calls this, but tasks load this module too, with the plugin.
     from airflow.models.dagrun import DagRunNote
     from sqlalchemy.orm import object_session
 
@@ -55,7 +56,7 @@ def _last_note(dag_run: Any, session: Any) -> str:
 
 
 def _failed_tasks_text(dag_run: Any, session: Any) -> str:
-    """A line for each task that failed; the notes of other sinks do not count then."""
+    """One line for each failed task; the notes of other sinks are left out."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.state import TaskInstanceState
     from sqlalchemy import select
@@ -69,7 +70,7 @@ def _failed_tasks_text(dag_run: Any, session: Any) -> str:
 
 
 def _read_xcoms(dag_run: Any, session: Any, key: str) -> list[tuple[str, str]]:
-    """Task and text of what tasks left under `key`, the last first."""
+    """Task and text of what tasks left under `key`, newest first."""
     from airflow.models.xcom import XComModel
 
     query = XComModel.get_many(run_id=dag_run.run_id, key=key, dag_ids=dag_run.dag_id)

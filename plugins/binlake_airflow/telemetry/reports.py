@@ -1,4 +1,4 @@
-"""What a stage leaves for people and for others: XCom, the run's note, metrics, assets, alerts of lag."""
+"""What a stage reports to people and other systems: XCom, the run's note, metrics, assets, alerts about lag."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from binlake_airflow.telemetry.notes import KEY
 Result = Mapping[str, Any]
 BLOCKED_BY = "blocked_by"
 _LETTERS, _REASON = 1000, 200
-"""Of a run's note, and of what it says of one feed."""
+"""Most characters of a run's note, and of its text about one feed."""
 
 
 class StageTask(Protocol):
-    """What reports cover: a task that runs one stage of a replication's window, or all of them (as StageOperator)."""
+    """A task that runs one stage of a replication's window, or all of them (StageOperator)."""
 
     replication: str
     moves_assets: str
@@ -40,11 +40,11 @@ _LAG_OF = {"plan": ("landing", "lo"), "finalize": ("sql", "hi"), "publish": ("fe
 def report_stages(
     task: StageTask, results: Sequence[Result], changed: Sequence[Sequence[str]], context: Mapping[str, Any]
 ) -> None:
-    """Report the stages that `task` has run, all of them or one; `changed`: tables of the target, as (db, table)."""
+    """Report the stage or stages that `task` has run; `changed`: tables of the target, as (db, table)."""
     first, last, ti = results[0], _last_of(results), context["ti"]
     done = {result["stage"]: result for result in results if result["state"] == "done"}
     if task.moves_assets in done:
-        # First: a later try finds the window applied already, and moves nothing.
+        # First of all: a later try would find the window already applied and emit no events.
         assets.emit_events(task.replication, done[task.moves_assets], changed, context)
     for result in results:
         if result["stage"] == "publish" and result["state"] == "done":
@@ -59,15 +59,16 @@ def report_stages(
 
 
 def changed_tables(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]) -> Sequence[Sequence[str]]:
-    """(db, table) at the target that the window of `results` changed, as far as a stage named them.
+    """(db, table) at the target that the window of `results` changed, as far as a stage reported them.
 
-    The sink that moves the assets knows: compact for the SQL sink, or the mirrors where there is none.
+    They are reported by the sink that emits the replication's events: by compact for the SQL sink, or by the mirrors if
+    there is no SQL sink.
     """
     done = {result["stage"]: result for result in results if result["state"] == "done"}
     if task.moves_assets not in done:
         return ()
     for name in ("compact", "mirror"):
-        # A run may have several windows: what any of them changed has changed.
+        # A run may have several windows: take the tables of all of them.
         named = [result["detail"][CHANGED] for result in results if result["stage"] == name and _names_tables(result)]
         if named:
             return sorted({(db, table) for tables in named for db, table in tables})
@@ -80,7 +81,7 @@ def _names_tables(result: Result) -> bool:
 
 
 def report_blocked(result: Result, context: Mapping[str, Any], log: Any) -> None:
-    """Put what blocks where the run's page shows it."""
+    """Store what blocks the window where the run's page shows it."""
     reason = result["detail"].get("reason", "")
     log.warning("window_not_planned", state=result["state"], blocked_by=result["blocked_by"], reason=reason)
     if result["blocked_by"]:
@@ -89,13 +90,13 @@ def report_blocked(result: Result, context: Mapping[str, Any], log: Any) -> None
 
 
 def report_source_gone(value: Result, context: Mapping[str, Any]) -> None:
-    """The same when PD does not answer."""
+    """As `report_blocked`, if PD does not answer."""
     context["ti"].xcom_push(key=BLOCKED_BY, value=value["blocked_by"])
     context["ti"].xcom_push(key=KEY, value=f"upstream unavailable: {value['reason']}"[:1000])
 
 
 def note_of_results(results: Sequence[Result]) -> str:
-    """One line: the range of the last stage as commit_ts and as time, and what each stage counted in all windows."""
+    """One line: the range of the last stage as commit_ts and as time, and the rows of each stage in all windows."""
     last, rows = _last_of(results), Counter[str]()
     for result in results:
         if result["stage"] != "plan" and not _describe_skipped_feed(result):
@@ -107,7 +108,7 @@ def note_of_results(results: Sequence[Result]) -> str:
 
 
 def _last_of(results: Sequence[Result]) -> Result:
-    """The last that did its window; of a task that did not, its only one."""
+    """The last result that is not of a skipped feed; if there is none, the last result."""
     return next((result for result in reversed(results) if not _describe_skipped_feed(result)), results[-1])
 
 
@@ -118,7 +119,7 @@ def _describe_skipped_feed(result: Result) -> str:
 
 
 def is_left_out(result: Result) -> bool:
-    """Whether a feed's stage failed in a window whose other sinks went on."""
+    """Whether a feed's stage failed in a window whose other sinks continued."""
     return bool(result["state"] == "failed")
 
 
@@ -159,7 +160,7 @@ def _warn_of_lag(settings: Replication, result: Result, context: Mapping[str, An
 
 
 def _warn_of_tables(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
-    """The run is green, but a table of the target differs: set aside by the policy, or found by a comparison."""
+    """Notify of a successful run in which a target table was set aside by policy, or was found to differ."""
     rule, detail = settings.airflow.on_failure, result["detail"]
     if rule is None or result["stage"] != "finalize":
         return
@@ -171,7 +172,7 @@ def _warn_of_tables(settings: Replication, result: Result, context: Mapping[str,
 
 
 def _warn_of_validation(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
-    """The run is green, but rows of the target differ that did not before."""
+    """Notify of a successful run in which validation found new rows that differ at the target."""
     rule, detail = settings.airflow.on_failure, result["detail"]
     if rule is not None and result["stage"] == "validate" and detail.get("found"):
         tables = sorted({one["table"] for one in detail["listed"]})
@@ -180,7 +181,7 @@ def _warn_of_validation(settings: Replication, result: Result, context: Mapping[
 
 
 def _warn_of_feed(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
-    """The run is green, but a feed was left out of the window: in one process with the other sinks it fails alone."""
+    """Notify of a successful run that left out a failed feed: in the fused layout a feed does not fail the task."""
     rule, detail = settings.airflow.on_failure, result["detail"]
     if rule is not None and is_left_out(result):
         text = f"{settings.name}: {_task_of(result)} failed: {detail['reason']}"
@@ -189,7 +190,7 @@ def _warn_of_feed(settings: Replication, result: Result, context: Mapping[str, A
 
 
 def _warn_of_silence(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
-    """Commit time went on in a window that landed nothing: since when is that so?"""
+    """Notify if windows have landed nothing for too long while commit time advanced."""
     rule = settings.airflow.on_silence
     if rule is None or result["stage"] != "land" or result["rows"]:
         return

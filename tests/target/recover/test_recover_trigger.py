@@ -233,7 +233,7 @@ def test_finished_window_below_the_exit_point_is_not_consistent(
 def test_unsupported_requests_are_refused(target: Target, nobody: str, pd_url: str) -> None:
     with pytest.raises(ConfigError, match="no SQL target"):
         recover(replication(None, nobody), no_context)
-    with pytest.raises(ConfigError, match="open window only"):
+    with pytest.raises(ConfigError, match="only the open window"):
         recover(replication(target, nobody), no_context, log_dir="/relay", roll_forward=True)
     another = replication(target, pd_url)
     another = another.model_copy(update={"source": another.source.model_copy(update={"cluster_id": "5"})})
