@@ -151,7 +151,7 @@ def nothing_is_left() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _exact_json() -> Iterator[None]:
     """R-46: no stage or command of any test tells, or leaves in the lake, a number that a browser would round."""
-    from support.exact import rounded
+    from support.exact import find_rounded_numbers
 
     from binlake.lake.windowlog import WindowEvent, WindowLog
     from spark_jobs.job.results import StageResult
@@ -160,11 +160,11 @@ def _exact_json() -> Iterator[None]:
 
     def told(result: StageResult) -> dict[str, Any]:
         shown = tell(result)
-        assert rounded(shown) == []
+        assert find_rounded_numbers(shown) == []
         return shown
 
     def recorded(log: WindowLog, event: WindowEvent) -> None:
-        assert rounded(dict(event.detail)) == []
+        assert find_rounded_numbers(dict(event.detail)) == []
         record(log, event)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -25,7 +25,7 @@ PATIENT = 'schedule = ""\nretries = 0\nwait-s = 600'
 GONE = failure("Transient", "SourceUnavailable", "no PD answers")
 
 
-def recovered(state: str = "recovered") -> dict[str, Any]:
+def recover_result(state: str = "recovered") -> dict[str, Any]:
     result = answer("recover", LO, HI, state, detail={"reason": "why"})["results"]
     return {"ok": True, "status": 0, "printed": json.dumps(result)}
 
@@ -39,7 +39,7 @@ def make_unreachable_source() -> str:
 def test_recover_replaces_the_window_if_pd_is_unreachable(run: Runner, layout: str) -> None:  # S3-10 S3-11
     first = "plan" if layout == "stages" else "window"
     done = run(
-        {first: [GONE], "recover": [recovered()]},
+        {first: [GONE], "recover": [recover_result()]},
         source=make_unreachable_source(),
         airflow=f'layout = "{layout}"\n{PATIENT}',
     )
@@ -52,17 +52,17 @@ def test_recover_replaces_the_window_if_pd_is_unreachable(run: Runner, layout: s
 
 
 def test_nothing_is_recovered_while_pd_answers(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:  # S3-12
-    done = run({**good_window(), "recover": [recovered()]})
+    done = run({**good_window(), "recover": [recover_result()]})
     assert (done.state, done.states["recover"]) == ("success", "skipped")
     # Neither does an error for which PD is not the cause.
     monkeypatch.setattr(placement, "pd_answers", lambda _source: True)
-    failed = run({"plan": [GONE], "recover": [recovered()]})
+    failed = run({"plan": [GONE], "recover": [recover_result()]})
     assert (failed.state, failed.states["recover"]) == ("failed", "upstream_failed")
     assert [call["stage"] for call in done.calls + failed.calls].count("recover") == 0
 
 
 def test_source_unreachable_for_long_fails_the_run(run: Runner, folder: Path) -> None:  # R-35
-    script = {"plan": [GONE], "recover": [recovered("nothing-to-do")]}
+    script = {"plan": [GONE], "recover": [recover_result("nothing-to-do")]}
     short = run(script, source=make_unreachable_source(), airflow=PATIENT)
     assert short.state == "success"
     log = WindowLog(LakePaths.of(load_replication(folder / "orders.toml", secrets=False)))
@@ -192,7 +192,7 @@ def test_note_of_a_failed_run_shows_the_failure_only(
     (event,) = windows.last_events(("failure",), 5)
     assert (event["run_id"], Failure.of(event).stage, Failure.of(event).kind) == (done.run_id, "finalize", "Transient")
     # The notifier receives the text.
-    told = notified.heard()[0]["binlake"]
+    told = notified.read_messages()[0]["binlake"]
     assert (told["what"], told["errors"][0]["error"]) == ("failure", "TargetUnavailable")
     assert told["text"].endswith("finalize failed: nothing listens at the target")
 
@@ -212,18 +212,18 @@ def test_lag_is_reported_once_to_the_configured_notifier(
     own = _LAG.format("support.notified.by_call", ', token = "env:BINLAKE_TEST_TOKEN"')
     monkeypatch.setattr(metrics, "lag_s", lambda _ts: 59.0)
     run(good_window(), airflow=own)
-    assert notified.heard() == []
+    assert notified.read_messages() == []
     monkeypatch.setattr(metrics, "lag_s", lambda _ts: 61.0)
     done = run(good_window(), airflow=own)
-    told = notified.heard()
+    told = notified.read_messages()
     assert [(one["channel"], one["token"], one["run_id"]) for one in told] == [("night", "s3cret", done.run_id)] * 2
     assert [one["binlake"]["what"] for one in told] == ["landing", "sql"]
     run(good_window(), airflow=own)
-    assert len(notified.heard()) == 2
+    assert len(notified.read_messages()) == 2
     # A notifier class, notified again after the repeat time; a missing class does not fail the window.
     own = _LAG.replace("seconds = 60", "seconds = 60\nrepeat-s = 1").format("support.notified.ByNotifier", "")
     run({"plan": [BLOCKED]}, airflow=own)
-    assert len(notified.heard()) == 3
+    assert len(notified.read_messages()) == 3
     assert run(good_window(), airflow=own.replace("ByNotifier", "Nobody")).state == "success"
 
 
@@ -236,23 +236,23 @@ def test_silence_is_reported_although_commit_time_advances(
     empty = {**good_window(), "land": [answer("land", LO, LOWERED, rows=0)]}
     first = run(empty, airflow=own)
     # Nothing has been observed yet.
-    assert (first.state, notified.heard()) == ("success", [])
+    assert (first.state, notified.read_messages()) == ("success", [])
     log = WindowLog(LakePaths.of(load_replication(folder / "orders.toml", secrets=False)))
     log.record(WindowEvent("land", 1, 2, "done", 0))
     log.record(WindowEvent("land", 2, last, "done", 5))
     run(empty, airflow=own)
-    assert notified.heard() == []
+    assert notified.read_messages() == []
     log.record(WindowEvent("land", last, int(LO), "done", 0))
     long = {**empty, "land": [answer("land", LO, str(int(LOWERED) + (1 << 18)), rows=0)]}
     done = run(long, airflow=own)
-    (told,) = notified.heard()
+    (told,) = notified.read_messages()
     assert (told["channel"], told["run_id"]) == ("night", done.run_id)
     assert told["binlake"] == {"replication": "orders", "what": "silence", "since": str(last),
                                "silent_seconds": 60.0}  # fmt: skip
     # Neither before the repeat time, nor when something landed.
     run(long, airflow=own)
     run({**long, "land": [answer("land", LO, HI)]}, airflow=own.replace("seconds = 60", "seconds = 60\nrepeat-s = 1"))
-    assert len(notified.heard()) == 1
+    assert len(notified.read_messages()) == 1
 
 
 def test_empty_window_ends_after_landing_unless_its_end_was_requested(run: Runner) -> None:

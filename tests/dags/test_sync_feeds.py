@@ -15,7 +15,7 @@ FEEDS = [FEED.format("a"), FEED.format("b-2")]
 SKIPPED = {"feed": "a", "feed_state": "error", "reason": "the feed is in state error: publish: 409", "checkpoint": LO}
 
 
-def built(folder: Path, **sections: Any) -> Any:
+def build(folder: Path, **sections: Any) -> Any:
     from binlake_airflow.dags.factory import build_dag
 
     return build_dag(write_replication(folder, "orders", feeds=FEEDS, **sections))
@@ -23,7 +23,7 @@ def built(folder: Path, **sections: Any) -> Any:
 
 def test_each_feed_has_a_group_of_tasks_that_depends_only_on_merge(folder: Path) -> None:
     # DESIGN 3.12
-    dag = built(folder)
+    dag = build(folder)
     groups = {name: set(group.children) for name, group in dag.task_group_dict.items() if name}
     assert groups["feed_a"] == {"encode-a", "publish-a"}
     assert groups["feed_b-2"] == {"encode-b-2", "publish-b-2"}
@@ -66,14 +66,14 @@ def test_window_after_a_failed_feed_is_green_and_says_why_it_is_skipped(run: Run
 
 
 def test_replication_with_only_feeds_has_only_their_assets(folder: Path) -> None:
-    dag = built(folder, target=None, mirror="enabled = false")
+    dag = build(folder, target=None, mirror="enabled = false")
     moved = {task.task_id: [one.name for one in task.outlets] for task in dag.tasks if task.outlets}
     assert moved == {"publish-a": ["binlake-orders.a"], "publish-b-2": ["binlake-orders.b-2"]}
     assert "recover" not in dag.task_ids
-    fused = built(folder, target=None, mirror="enabled = false", airflow='layout = "fused"\nschedule = ""')
+    fused = build(folder, target=None, mirror="enabled = false", airflow='layout = "fused"\nschedule = ""')
     assert [one.name for one in fused.get_task("window").outlets] == ["binlake-orders.a", "binlake-orders.b-2"]
     assert fused.get_task("window").locks == ("landing", "merge", "feed-a", "feed-b-2")
-    both = built(folder, airflow='layout = "fused"\nschedule = ""')
+    both = build(folder, airflow='layout = "fused"\nschedule = ""')
     # A feed that another process publishes blocks no other sink.
     assert both.get_task("window").locks == ("landing", "merge", "sql", "mirror")
     assert "binlake-orders" in [one.name for one in both.get_task("window").outlets]

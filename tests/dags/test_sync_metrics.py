@@ -103,11 +103,11 @@ def test_metrics_are_named_after_the_replication_and_match_the_alert_rules(
     metrics.emit("orders", merged)
     assert recorder.seen["binlake.orders.shard_lock_seconds"] == ("gauge", 90)
     # Airflow's prefix precedes each name.
-    exported = [alert_rules.exported(f"airflow.{name}") for name in recorder.seen if name.startswith("binlake.")]
+    exported = [alert_rules.series_of(f"airflow.{name}") for name in recorder.seen if name.startswith("binlake.")]
     # In the form in which the exporter shows a timing.
     quantile = frozenset({'quantile="0.9"'})
     shown = [(name, labels | quantile if name == "binlake_stage_seconds" else labels) for name, labels in exported]
-    assert alert_rules.unanswered("binlake-replications", shown) == {}
+    assert alert_rules.find_missing_series("binlake-replications", shown) == {}
 
 
 def test_failed_feed_reports_its_state_without_a_task_result(

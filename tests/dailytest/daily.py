@@ -74,7 +74,7 @@ class Txn:
 
     def commit(self) -> int:
         """Log P and C; return the commit_ts."""
-        return self.source.committed(self)
+        return self.source.log_transaction(self)
 
     def _add(
         self, op: str, table: str, before: Mapping[str, object] | None, after: Mapping[str, object] | None,
@@ -163,7 +163,7 @@ class Daily:
         new = self._read(name, old.id, old, old.pk_is_handle or old.is_common_handle)
 
         def effect() -> None:
-            self.tables[name] = Table(new, [_moved(row, new) for row in self.tables[name].rows])
+            self.tables[name] = Table(new, [_move_row(row, new) for row in self.tables[name].rows])
 
         return self._pending(action, query, name, new, effect)
 
@@ -239,7 +239,7 @@ class Daily:
             ddl.effect()
         return commit_ts
 
-    def committed(self, txn: Txn) -> int:
+    def log_transaction(self, txn: Txn) -> int:
         """Log a transaction, and apply it to the model."""
         commit_ts = self.clock()
         builders: dict[int, MutationBuilder] = {}
@@ -250,7 +250,7 @@ class Daily:
         binlog = build.prewrite(txn.start_ts, b"k%d" % txn.start_ts, value)
         self.log.rows.append((commit_ts, txn.start_ts, binlog.SerializeToString(), self.version))
         for change in txn.changes:
-            self._moved(change)
+            self._apply_to_model(change)
         return commit_ts
 
     def advance(self) -> None:
@@ -261,7 +261,7 @@ class Daily:
         """`advance`, then assert that the target holds the model's rows."""
         self.advance()
         for name, rows in self.model().items():
-            assert self.shown(name) == rows, name
+            assert self.target_rows(name) == rows, name
         there = self.session.rows(
             "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_TYPE = 'BASE TABLE'",
             (DB,),
@@ -275,9 +275,9 @@ class Daily:
             for name, table in self.tables.items()
         }
 
-    def shown(self, name: str) -> list[tuple[str | None, ...]]:
+    def target_rows(self, name: str) -> list[tuple[str | None, ...]]:
         """The target's rows as canonical text, sorted."""
-        columns = ", ".join(_shown(column) for column in self.table(name).columns)
+        columns = ", ".join(_select_text(column) for column in self.table(name).columns)
         return sorted(self.session.rows(f"SELECT {columns} FROM {qualified(DB, name)}"), key=repr)
 
     def rows(self, name: str) -> list[Row]:
@@ -321,7 +321,7 @@ class Daily:
                 column["type"]["Flag"] &= ~t.FLAG_PRIMARY
         return TableDef.from_json(info, self._db)
 
-    def _moved(self, change: Change) -> None:
+    def _apply_to_model(self, change: Change) -> None:
         table = next((x for x in self.tables.values() if x.definition.id == change.definition.id), None)
         if table is None:
             return  # dropped or truncated meanwhile
@@ -331,10 +331,10 @@ class Daily:
             table.rows.remove(next(row for row in table.rows if all(row[key] == seen[key] for key in known)))
         if change.after is not None:
             after = {c.id: change.after[c.name] for c in change.definition.columns}
-            table.rows.append(_moved(after, table.definition))
+            table.rows.append(_move_row(after, table.definition))
 
 
-def _moved(row: Stored, definition: TableDef) -> Stored:
+def _move_row(row: Stored, definition: TableDef) -> Stored:
     """`row` with the columns of `definition`: matched by id, missing ones filled as TiDB fills them."""
     return {c.id: row[c.id] if c.id in row else filled_text(c) for c in definition.columns}
 
@@ -357,7 +357,7 @@ def _image(definition: TableDef, values: Mapping[str, object] | None) -> Row | N
     return {name: None if value is None else str(value) for name, value in found.items()}
 
 
-def _shown(column: ColumnInfo) -> str:
+def _select_text(column: ColumnInfo) -> str:
     name = quote_name(column.name)
     if column.tp == t.BIT:
         return f"LPAD(HEX({name}), {(column.flen + 7) // 8 * 2}, '0')"

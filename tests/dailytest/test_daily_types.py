@@ -29,11 +29,11 @@ def test_case_05_integer_pk(daily: Daily) -> None:  # S4-28: the upper half of a
             seen.append((name, most - 1))
     daily.check()
     assert len(seen) == 24
-    assert (str(2**64 - 2),) in daily.shown("bigint_true_clustered")
+    assert (str(2**64 - 2),) in daily.target_rows("bigint_true_clustered")
     for name, value in seen:
         daily.begin().delete(name, id=str(value)).commit()
     daily.check()
-    assert daily.shown("tinyint_false_clustered") == []
+    assert daily.target_rows("tinyint_false_clustered") == []
 
 
 def test_case_07_auto_random(daily: Daily) -> None:
@@ -42,7 +42,7 @@ def test_case_07_auto_random(daily: Daily) -> None:
         daily.begin().insert("t", id=(shard << 58) + 1, v=shard).commit()
     daily.begin().update("t", daily.rows("t")[1], v=100).delete("t", **daily.rows("t")[0]).commit()
     daily.check()
-    assert len(daily.shown("t")) == 2
+    assert len(daily.target_rows("t")) == 2
 
 
 CLUSTERED = {
@@ -79,7 +79,7 @@ def test_case_08_clustered_pk(daily: Daily) -> None:  # S0-22
     for name in CLUSTERED:
         daily.begin().delete(name, **daily.rows(name)[0]).commit()
     daily.check()
-    assert all(daily.shown(name) == [] for name in CLUSTERED)
+    assert all(daily.target_rows(name) == [] for name in CLUSTERED)
 
 
 EVERY = """id INT PRIMARY KEY, t_boolean TINYINT(1), t_bigint BIGINT, t_double DOUBLE, t_decimal DECIMAL(38,19),
@@ -103,7 +103,7 @@ def test_case_09_multi_data_type(daily: Daily) -> None:  # S4-28, S0-22
         "t", daily.rows("t")[0], **dict.fromkeys(FULL)
     ).commit()
     daily.check()
-    assert {row[1] for row in daily.shown("t")} == {None, "1"}
+    assert {row[1] for row in daily.target_rows("t")} == {None, "1"}
 
 
 def test_case_14_bit_not_null(daily: Daily) -> None:
@@ -111,7 +111,7 @@ def test_case_14_bit_not_null(daily: Daily) -> None:
     daily.begin().insert("t", id=1, b="01").commit()
     daily.begin().update("t", daily.rows("t")[0], b="00").insert("t", id=2, b="00").commit()
     daily.check()
-    assert daily.shown("t") == [("1", "00"), ("2", "00")]
+    assert daily.target_rows("t") == [("1", "00"), ("2", "00")]
 
 
 def test_case_16_generated_columns(daily: Daily) -> None:  # R-12
@@ -136,7 +136,7 @@ def test_case_16_generated_columns(daily: Daily) -> None:  # R-12
         txn.delete("t", **whole(n, n + 1))
     txn.commit()
     daily.check()
-    assert len(daily.shown("t")) == 48
+    assert len(daily.target_rows("t")) == 48
 
 
 def test_case_20_large_rows(daily: Daily) -> None:  # R-27

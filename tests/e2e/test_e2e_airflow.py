@@ -24,10 +24,10 @@ from support.airflow_world import (
     World,
     airflow_world,
     checkpoint,
-    turn_checkpoint,
+    write_checkpoint,
 )
 from support.dag_runs import HI
-from support.exact import rounded
+from support.exact import find_rounded_numbers
 from support.mariadb import MariaDb, execute, rows
 
 from binlake.lake.lock import lake_lock
@@ -73,7 +73,7 @@ def test_blocked_run_uses_no_worker_and_can_be_cancelled_cleared_and_resumed(wor
     # C-04 U-01 R-35 R-46: the real triggerer runs the trigger.
     client, before = world.client, checkpoint(world.server)
     start = world.source.settle() | 1
-    turn_checkpoint(world.server, f'{{"consistent":true,"commitTS":{start},"ts-map":{{}}}}')
+    write_checkpoint(world.server, f'{{"consistent":true,"commitTS":{start},"ts-map":{{}}}}')
     world.source.stop_pump("pump1")
     run = client.trigger("orders", {"start_ts": str(start)})
     world.until_task("orders", run, "plan", "deferred")
@@ -84,14 +84,14 @@ def test_blocked_run_uses_no_worker_and_can_be_cancelled_cleared_and_resumed(wor
     assert (pool["running_slots"], pool["deferred_slots"]) == (0, 1)
     # Its deadline passes meanwhile, and the notifier is called; before that, Airflow 3.3 cannot clear a run (HTTP 500).
     heard = world.until(
-        "the notifier hears of the deadline", lambda: [one for one in world.failures() if _late(one, run)]
+        "the notifier hears of the deadline", lambda: [one for one in world.failures() if _is_deadline(one, run)]
     )
     assert heard[0]["token"] == TOKEN
     client.mark("orders", run, "failed")
     assert world.until_ended("orders", run)["state"] == "failed"
     client.clear("orders", run)
     world.until_task("orders", run, "plan", "deferred")
-    turn_checkpoint(world.server, f'{{"consistent":false,"commitTS":{start},"ts-map":{{}}}}')
+    write_checkpoint(world.server, f'{{"consistent":false,"commitTS":{start},"ts-map":{{}}}}')
     world.source.start_pump("pump1")
     ended = world.until_ended("orders", run)
     # Its window is planned from exactly that commit_ts; then Spark is missing.
@@ -101,18 +101,18 @@ def test_blocked_run_uses_no_worker_and_can_be_cancelled_cleared_and_resumed(wor
     assert (ended["state"], states["land"], states["recover"]) == ("failed", "failed", "skipped")
     assert ended["note"].startswith("land failed: the Airflow connection is not defined")
     assert world.target_writes() == []
-    turn_checkpoint(world.server, before)
+    write_checkpoint(world.server, before)
     heard = world.until(
-        "the notifier hears of the failure", lambda: [one for one in world.failures() if _failed(one, run)]
+        "the notifier hears of the failure", lambda: [one for one in world.failures() if _is_failure(one, run)]
     )
     assert heard[0]["binlake"]["text"].startswith(f"orders: run {run} failed")
 
 
-def _late(told: dict[str, Any], run: str) -> bool:
+def _is_deadline(told: dict[str, Any], run: str) -> bool:
     return bool((told["binlake"]["what"], told["binlake"]["run_id"]) == ("deadline", run))
 
 
-def _failed(told: dict[str, Any], run: str) -> bool:
+def _is_failure(told: dict[str, Any], run: str) -> bool:
     return bool(told["run_id"] == run and told["binlake"]["what"] == "failure")
 
 
@@ -185,8 +185,8 @@ def test_backfill_of_dates_waits_for_the_lease_and_repairs_the_differences_of_ve
     # The backfill requested the lease meanwhile.
     assert [text for text in world.target_writes() if "binlake_lease" not in text and "IF NOT EXISTS" not in text] == []
     execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET owner = ''")
-    ranges = [_repaired(world, name) for name in (first, second)]
-    _schedule_went_on(world, first)
+    ranges = [_repaired_range(world, name) for name in (first, second)]
+    _wait_for_schedule(world, first)
     days = [int((FIRST_DAY + n * DAY).timestamp() * 1000) << 18 for n in range(3)]
     # A day is [a, b): the ranges of commit_ts have no gaps.
     assert ranges == [(days[0] - 1, days[1] - 1), (days[1] - 1, days[2] - 1)]
@@ -209,22 +209,22 @@ def _backfill(world: World, dag_id: str, first: datetime, last: datetime) -> lis
     return sorted((run["dag_run_id"] for run in runs), key=str)
 
 
-def _schedule_went_on(world: World, run: str) -> None:
+def _wait_for_schedule(world: World, run: str) -> None:
     """Wait for a successful window that started after `run` of the backfill; none may fail, with the same scheduler."""
     client = world.client
     began = client.run("demo.backfill", run)["start_date"]
 
-    def beside() -> bool:
+    def has_succeeded() -> bool:
         return any(one["start_date"] > began for one in client.runs("demo") if one["state"] == "success")
 
-    world.until("a window made behind the backfill", beside)
+    world.until("a window made behind the backfill", has_succeeded)
     # Pausing a DAG also stops the progress of a running run.
     client.set_paused("demo", True)
     assert "failed" not in {one["state"] for one in client.runs("demo")}
     world.airflow.check()
 
 
-def _repaired(world: World, run: str) -> tuple[int, int]:
+def _repaired_range(world: World, run: str) -> tuple[int, int]:
     """The range of a run that repaired one row."""
     ended = world.until_ended("demo.backfill", run)
     assert (ended["state"], ended["note"][:8]) == ("success", "repair (")
@@ -242,9 +242,9 @@ def test_airflow_stores_no_number_that_a_browser_would_round(world: World) -> No
             entries = world.client.get(f"{where}/taskInstances/~/xcomEntries")["xcom_entries"]
             for entry in entries:
                 value = world.client.xcom(dag_id, run["dag_run_id"], entry["task_id"], entry["key"])
-                assert rounded(value) == [], entry
+                assert find_rounded_numbers(value) == [], entry
                 seen += 1
-            assert rounded(run["conf"]) == []
+            assert find_rounded_numbers(run["conf"]) == []
     assert seen > 10
 
 

@@ -39,7 +39,7 @@ def listening(addresses: list[tuple[str, int]]) -> Iterator[list[socket.socket]]
             ear.close()
 
 
-def calls(ears: list[socket.socket]) -> int:
+def count_calls(ears: list[socket.socket]) -> int:
     found = 0
     for ear in ears:
         ear.setblocking(False)
@@ -51,7 +51,7 @@ def calls(ears: list[socket.socket]) -> int:
     return found
 
 
-def landed(ctx: StageContext, source: LiveSource) -> Bounds:
+def land_all(ctx: StageContext, source: LiveSource) -> Bounds:
     """Land everything written so far as one window."""
     source.settle()
     planned = run_stage("plan", ctx)
@@ -123,13 +123,13 @@ def left(source: LiveSource, context: Make, target: dict[str, Any], tmp_path: Pa
         some_changes(workload, number, transactions=1)
         workload.begin().insert("d", "other", id=number, what="x", **more).commit()
         states.append(expected(workload))
-    bounds = landed(ctx, source)
+    bounds = land_all(ctx, source)
     run_stage("merge", ctx, bounds)
     compacted, converted = run_stage("compact", ctx, bounds), run_stage("convert", ctx, bounds)
     ddls = converted.detail["ddl"]
     transactions = 1 + 2 * ddls + compacted.detail["segments"] + converted.detail["batches"] - ddls
     some_changes(workload, 99)
-    final, last = expected(workload), landed(ctx, source)
+    final, last = expected(workload), land_all(ctx, source)
     hurried = ctx.replication.source.model_copy(update={"timeout_s": 0.2})
     ctx = replace(ctx, replication=ctx.replication.model_copy(update={"source": hurried}))
     return Left(ctx, bounds, states, final, last, transactions)
@@ -186,7 +186,7 @@ def test_killed_finalize_is_recovered_without_the_source(
         assert tables_of(workload, mariadb) == half
         assert_recovered(left.roll_forward(), mariadb, left.last.hi, left.final, workload)
         # PD was asked whether it answers; no other part of the source was contacted.
-        assert calls(ears) == 0
+        assert count_calls(ears) == 0
 
 
 def address(place: str) -> tuple[str, int]:

@@ -65,7 +65,7 @@ def fed(server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Pat
         yield Fed(cluster, server, target)
 
 
-def unlogged(server: MariaDb, *statements: str) -> None:
+def execute_unlogged(server: MariaDb, *statements: str) -> None:
     """Execute changes that the source does not log, as if the feeder had lost rows."""
     with server.connect() as link, link.cursor() as cursor:
         for statement in ("SET SESSION sql_log_bin = 0", *statements, "SET SESSION sql_log_bin = 1"):
@@ -77,7 +77,7 @@ def test_row_that_differs_at_the_source_is_proven_and_named(fed: Fed) -> None:
     assert (done.state, done.rows, done.detail["against_source"], done.detail["errors"]) == ("done", 3, 3, 0)
     execute(fed.server, "UPDATE own.t SET v = 20 WHERE id = 2", "DELETE FROM own.t WHERE id = 3")
     fed.cluster.follow(fed.server)
-    unlogged(fed.server, "UPDATE own.t SET v = 21 WHERE id = 2")
+    execute_unlogged(fed.server, "UPDATE own.t SET v = 21 WHERE id = 2")
     done = fed.windows()[-1]
     # The change could still be on its way, so the entry waits in the lake, across restarts.
     assert (done.detail["pending"], done.detail["errors"]) == (1, 0)
@@ -92,7 +92,7 @@ def test_row_that_differs_at_the_source_is_proven_and_named(fed: Fed) -> None:
     )  # fmt: skip
     assert ('"21"' in error.expected, '"20"' in error.found) == (True, True)
     # The source is changed back to the state of its log, which resolves the error.
-    unlogged(fed.server, "UPDATE own.t SET v = 20 WHERE id = 2")
+    execute_unlogged(fed.server, "UPDATE own.t SET v = 20 WHERE id = 2")
     execute(fed.server, "INSERT INTO own.t VALUES (5, 5, NULL, NULL)")
     assert fed.window().detail["errors"] == 0
     assert [entry.status for entry in fed.entries()] == ["resolved"]

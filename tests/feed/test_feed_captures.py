@@ -295,7 +295,9 @@ def raw(column: ColumnInfo, value: Any) -> str | bytes | None:
     return bytes(value) if isinstance(value, bytes) else str(value)
 
 
-def shown(content: dict[str, Any], table: TableDef, rows: list[dict[str, Any]]) -> tuple[Counter[Any], Counter[Any]]:
+def to_comparable(
+    content: dict[str, Any], table: TableDef, rows: list[dict[str, Any]]
+) -> tuple[Counter[Any], Counter[Any]]:
     """(recorded rows, the consumer's rows) in the form of `binlake.compare`, without virtual columns."""
     hidden = set(content.get("virtual") or ())
     rules = {
@@ -371,7 +373,7 @@ def compare_with_capture(name: str, options: Options, consumer: Consumer) -> int
                 continue
             if isinstance(options, AvroOptions) and table.identity().kind == "row":
                 continue
-            wanted, found = shown(content, table, consumer.rows(place, table))
+            wanted, found = to_comparable(content, table, consumer.rows(place, table))
             assert found - wanted == wanted - found == Counter(), (window.state.step, place)
             compared += 1
     return compared

@@ -30,7 +30,7 @@ SMALL: TableDef = table_def(
 )
 
 
-def sent(*changes: tuple[tuple[int, int], TableDef, str, list[Row], list[Row]]) -> list[dict[str, Any]]:
+def encode(*changes: tuple[tuple[int, int], TableDef, str, list[Row], list[Row]]) -> list[dict[str, Any]]:
     """The messages of changes in order: commit_ts, table, kind, row before, row after."""
     rows = []
     for (commit_ts, seq), table, op, old, new in changes:
@@ -42,7 +42,7 @@ def sent(*changes: tuple[tuple[int, int], TableDef, str, list[Row], list[Row]]) 
 
 def test_message_is_a_transaction() -> None:
     row: Row = {"id": "1", "v": None}
-    messages = sent(
+    messages = encode(
         ((10, 0), SMALL, INSERT, [], [row]),
         ((10, 1), SMALL, UPDATE, [row], [{"id": "2", "v": "x"}]),
         ((12, 0), SMALL, DELETE, [row], []),
@@ -62,7 +62,7 @@ def test_message_is_a_transaction() -> None:
 
 def test_bytes_equal_the_reference() -> None:
     """Written by hand from the published proto: protobuf's bytes for them, and the datums of tidb-binlog 1.12."""
-    [message] = sent(((10, 0), SMALL, UPDATE, [{"id": "1", "v": "a"}], [{"id": "-2", "v": None}]))
+    [message] = encode(((10, 0), SMALL, UPDATE, [{"id": "1", "v": "a"}], [{"id": "-2", "v": None}]))
     ids = bytes.fromhex("0a026964 120103 1a03696e74 22020802 2a020803")
     texts = bytes.fromhex("0a0176 12010f 1a0776617263686172 2203020261 2a0100")
     event = b"\x0a\x04test\x12\x05it`em\x18\x01"

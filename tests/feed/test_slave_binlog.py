@@ -30,7 +30,7 @@ def small(name: str) -> TableDef:
     return table_def(info)
 
 
-def sent(*changes: tuple[Place, TableDef, str, list[Row], list[Row]]) -> pa.Table:
+def encode(*changes: tuple[Place, TableDef, str, list[Row], list[Row]]) -> pa.Table:
     """The messages of changes in order: commit_ts, table, kind, row before, row after."""
     rows = []
     for (commit_ts, seq), table, op, old, new in changes:
@@ -43,7 +43,7 @@ def sent(*changes: tuple[Place, TableDef, str, list[Row], list[Row]]) -> pa.Tabl
 def test_message_is_a_transaction() -> None:
     a, b = small("a"), small("b")
     row: Row = {"id": "1", "v": None}
-    messages = sent(
+    messages = encode(
         ((10, 0), a, INSERT, [], [row]),
         ((10, 1), a, UPDATE, [row], [{"id": "2", "v": "x"}]),
         ((10, 2), b, DELETE, [row], []),
@@ -65,7 +65,7 @@ def test_message_is_a_transaction() -> None:
 
 
 def test_table_header_has_columns_and_keys() -> None:
-    [message] = sent(((10, 0), small("a"), INSERT, [], [{"id": "1", "v": "x"}])).to_pylist()
+    [message] = encode(((10, 0), small("a"), INSERT, [], [{"id": "1", "v": "x"}])).to_pylist()
     [table] = pb.Binlog.FromString(message["value"]).dml_data.tables
     assert (table.schema_name, table.table_name) == ("test", "a")
     shown = [(one.name, one.mysql_type, one.is_primary_key) for one in table.column_info]
@@ -80,7 +80,7 @@ def test_every_row_is_decoded_unchanged(rows: list[Row]) -> None:
     for op, old, new in every_kind(rows):
         for number in range(len(rows)):
             before, after = (side[number : number + 1] for side in (old, new))
-            [message] = sent(((10, 0), EVERY, op, before, after)).to_pylist()
+            [message] = encode(((10, 0), EVERY, op, before, after)).to_pylist()
             [table] = pb.Binlog.FromString(message["value"]).dml_data.tables
             [mutation] = table.mutations
             assert mutation.type == KINDS[op]

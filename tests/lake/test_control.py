@@ -29,15 +29,15 @@ def manifest(lo: int, hi: int) -> WindowManifest:
     return WindowManifest("r", 6791641053252586769, lo, hi, "c", (proof,), 2, 1, 0, 100, 7, "d")
 
 
-def landed(lo: int, hi: int) -> WindowEvent:
+def land_event(lo: int, hi: int) -> WindowEvent:
     return WindowEvent("land", lo, hi, "done", 3, 0.5, "run", manifest=manifest(lo, hi).to_json())
 
 
 def test_window_is_landed_once_its_manifest_is_sealed(paths: LakePaths) -> None:
     log = WindowLog(paths)
     assert log.landed_ts() is None
-    log.record(landed(5, 9))
-    log.record(landed(9, 12))
+    log.record(land_event(5, 9))
+    log.record(land_event(9, 12))
     assert (log.landed(), log.landed_ts()) == ([(5, 9), (9, 12)], 12)
     assert log.manifest(5, 9) == manifest(5, 9)
     assert log.manifest(5, 8) is None
@@ -45,8 +45,8 @@ def test_window_is_landed_once_its_manifest_is_sealed(paths: LakePaths) -> None:
 
 def test_windows_with_gaps_or_overlaps_are_an_error(paths: LakePaths) -> None:  # C-06
     log = WindowLog(paths)
-    log.record(landed(5, 9))
-    log.record(landed(10, 12))
+    log.record(land_event(5, 9))
+    log.record(land_event(10, 12))
     with pytest.raises(ImmutableWindow, match="one ends at 9, the next starts at 10"):
         log.landed()
 

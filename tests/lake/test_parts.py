@@ -68,7 +68,7 @@ def test_error_among_the_rows_leaves_no_file(tmp_path: Path) -> None:
     assert write_parts(str(tmp_path), MUTATION, [batch()]) == []
 
 
-def landed(path: Path, numbers: range) -> str:
+def write_binlog_file(path: Path, numbers: range) -> str:
     """A file of `binlog` with two rows per group; every fourth row is a DDL."""
     columns = {"commit_ts": list(numbers), "start_ts": [n - 1 for n in numbers], "chunk": [0] * len(numbers)}
     columns["kind"] = ["ddl" if n % 4 == 0 else "dml" for n in numbers]  # type: ignore[misc]
@@ -79,7 +79,7 @@ def landed(path: Path, numbers: range) -> str:
 
 
 def test_shares_cover_each_row_change_of_the_range_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [landed(tmp_path / "b", range(11, 21)), landed(tmp_path / "a", range(1, 11))]
+    files = [write_binlog_file(tmp_path / "b", range(11, 21)), write_binlog_file(tmp_path / "a", range(1, 11))]
     wanted = PayloadRange(3, 14, frozenset({6}))
     monkeypatch.setattr(payloads, "SHARE_BYTES", 1)
     shares = wanted.shares(files)

@@ -70,7 +70,7 @@ class Mirrors:
             if effect.kind in ("alter", "copy"):
                 assert effect.source is not None
                 source, rows = was[effect.source.db, effect.source.name]
-                self.tables[name] = effect.table, reshaped(source, effect.table, rows, effect.renamed)
+                self.tables[name] = effect.table, reshape(source, effect.table, rows, effect.renamed)
             elif effect.kind == "inexact":
                 self.inexact.add(name)
             elif effect.kind == "recover":
@@ -106,7 +106,7 @@ def to_text(table: TableDef, rows: pa.Table) -> list[Row]:
     return [dict(zip(texts, values, strict=True)) for values in zip(*texts.values(), strict=True)]
 
 
-def reshaped(before: TableDef, after: TableDef, rows: list[Row], renamed: Mapping[str, str]) -> list[Row]:
+def reshape(before: TableDef, after: TableDef, rows: list[Row], renamed: Mapping[str, str]) -> list[Row]:
     found = list(Reshaper(before, after, renamed).batches(iter(to_typed(before, rows).to_batches())))
     return to_text(after, pa.Table.from_batches(found)) if found else []
 
@@ -116,7 +116,7 @@ def raw(table: TableDef, name: str, text: str | None) -> str | bytes | None:
     return bytes.fromhex(text) if column is not None and column.is_binary and text is not None else text
 
 
-def shown(content: dict[str, Any], mirror: tuple[TableDef, list[Row]]) -> tuple[Counter[Any], Counter[Any]]:
+def to_comparable(content: dict[str, Any], mirror: tuple[TableDef, list[Row]]) -> tuple[Counter[Any], Counter[Any]]:
     """(recorded rows, the mirror's rows), both in the form of `binlake.compare`, without virtual columns."""
     hidden = set(content.get("virtual") or ())
     rules = {
@@ -152,7 +152,7 @@ def test_mirrors_equal_every_recorded_state(name: str, tables: int) -> None:  # 
             place = (content["schema"], content["name"])
             assert (place in mirrors.tables) == (content.get("kind") == "BASE TABLE") or content.get("absent"), place
             if content.get("kind") == "BASE TABLE" and place not in mirrors.inexact:
-                wanted, found = shown(content, mirrors.tables[place])
+                wanted, found = to_comparable(content, mirrors.tables[place])
                 assert found - wanted == wanted - found == Counter(), (state.step, place)
                 compared += 1
     assert compared >= tables

@@ -38,7 +38,7 @@ def log(tmp_path: Path) -> WindowLog:
     return windows
 
 
-def seen(log: WindowLog, around: Surroundings = AROUND, later_s: int = 1) -> dict[str, Any]:
+def read_health(log: WindowLog, around: Surroundings = AROUND, later_s: int = 1) -> dict[str, Any]:
     """The view `later_s` seconds after the last event."""
     raw = {"name": "orders", "lake": {"path": "/l"}, "target": {}}
     replication = Replication.model_validate(raw)
@@ -51,28 +51,36 @@ def dag(**more: Any) -> Surroundings:
     return replace(AROUND, dags={"sync": replace(SYNC, **more)})
 
 
-def first(view: Mapping[str, Any]) -> tuple[str, str]:
+def first_problem(view: Mapping[str, Any]) -> tuple[str, str]:
     return view["state"], view["problems"][0]["text"]
 
 
 def test_healthy_replication_is_running(log: WindowLog) -> None:
-    view = seen(log)
+    view = read_health(log)
     assert (view["state"], view["problems"], view["applying"]) == ("running", [], None)
 
 
 def test_paused_dag_is_not_running_and_its_waiting_runs_are_named(log: WindowLog) -> None:
-    assert first(seen(log, dag(paused=True, active=()))) == ("paused", "its DAG is paused: no window starts")
-    assert first(seen(log, dag(paused=True)))[1].endswith("run r10 waits until it is unpaused")
+    assert first_problem(read_health(log, dag(paused=True, active=()))) == (
+        "paused",
+        "its DAG is paused: no window starts",
+    )
+    assert first_problem(read_health(log, dag(paused=True)))[1].endswith("run r10 waits until it is unpaused")
     side = DagFacts("backfill", paused=True, active=("mine",))
-    view = seen(log, replace(AROUND, dags={"sync": SYNC, "backfill": side, "audit": DagFacts("audit", paused=True)}))
-    assert first(view) == ("attention", "run mine of its DAG backfill waits because the DAG is paused: unpause it")
+    view = read_health(
+        log, replace(AROUND, dags={"sync": SYNC, "backfill": side, "audit": DagFacts("audit", paused=True)})
+    )
+    assert first_problem(view) == (
+        "attention",
+        "run mine of its DAG backfill waits because the DAG is paused: unpause it",
+    )
     assert view["paused"] == ["audit", "backfill"]
 
 
 def test_failed_stage_is_reported_with_text_and_run_until_it_succeeds(log: WindowLog) -> None:
     record_failure(log, "land", Transient("the Spark Connect server does not answer", hint="start it"), run_id="r10")
     record_failure(log, "finalize", TargetUnavailable("nobody answers"), run_id="r10", window=(T0, T0 + 9))
-    view = seen(log)
+    view = read_health(log)
     assert view["state"] == "failing"
     texts = {one["text"] for one in view["problems"]}
     assert "land failed: Transient: the Spark Connect server does not answer Hint: start it" in texts
@@ -80,43 +88,43 @@ def test_failed_stage_is_reported_with_text_and_run_until_it_succeeds(log: Windo
     assert {one["run_id"] for one in view["problems"]} == {"r10"}
     for stage in ("land", "finalize"):
         log.record(WindowEvent(stage, T0 + 9, T0 + 19, "done"))
-    assert seen(log)["state"] == "running"
+    assert read_health(log)["state"] == "running"
 
 
 def test_failed_plan_is_healthy_again_when_something_lands(log: WindowLog) -> None:
     record_failure(log, "plan", SourceUnavailable("no PD answers"), run_id="r10")
-    assert first(seen(log)) == ("failing", "plan failed: SourceUnavailable: no PD answers")
+    assert first_problem(read_health(log)) == ("failing", "plan failed: SourceUnavailable: no PD answers")
     log.record(WindowEvent("land", T0 + 9, T0 + 19, "done"))
-    assert seen(log)["state"] == "running"
+    assert read_health(log)["state"] == "running"
 
 
 def test_failed_compact_is_healthy_again_when_its_sink_applies(log: WindowLog) -> None:
     # compact records no event if its window is already done.
     record_failure(log, "compact", TargetUnavailable("nobody answers"), run_id="r10")
     log.record(WindowEvent("merge", T0 + 9, T0 + 19, "done"))
-    assert seen(log)["state"] == "failing"
+    assert read_health(log)["state"] == "failing"
     log.record(WindowEvent("finalize", T0, T0 + 9, "already"))
-    assert seen(log)["state"] == "running"
+    assert read_health(log)["state"] == "running"
 
 
 def test_killed_run_without_an_event_is_failing(log: WindowLog) -> None:
     killed = dag(last=LastRun("r10", "failed", 7, ("merge",)), active=())
-    view = seen(log, killed)
-    assert first(view) == ("failing", "the last run failed in merge: see its log")
+    view = read_health(log, killed)
+    assert first_problem(view) == ("failing", "the last run failed in merge: see its log")
     assert view["problems"][0]["run_id"] == "r10"
     # If the lake has the text, the failure is shown once.
     record_failure(log, "merge", Transient("why"), run_id="r10")
-    assert [one["text"] for one in seen(log, killed)["problems"]] == ["merge failed: Transient: why"]
+    assert [one["text"] for one in read_health(log, killed)["problems"]] == ["merge failed: Transient: why"]
 
 
 def test_failed_side_dag_asks_for_attention_until_it_succeeds(log: WindowLog) -> None:
     record_failure(log, "maintain", Transient("no Spark"), run_id="night")
     side = DagFacts("maintain", paused=False, last=LastRun("night", "failed", 7, ("maintain",)))
-    assert first(seen(log, replace(AROUND, dags={"sync": SYNC, "maintain": side}))) == (
+    assert first_problem(read_health(log, replace(AROUND, dags={"sync": SYNC, "maintain": side}))) == (
         "attention", "maintain failed: Transient: no Spark",
     )  # fmt: skip
     mended = replace(side, last=WELL)
-    assert seen(log, replace(AROUND, dags={"sync": SYNC, "maintain": mended}))["state"] == "running"
+    assert read_health(log, replace(AROUND, dags={"sync": SYNC, "maintain": mended}))["state"] == "running"
 
 
 @pytest.mark.parametrize(
@@ -129,49 +137,49 @@ def test_failed_side_dag_asks_for_attention_until_it_succeeds(log: WindowLog) ->
     ],
 )
 def test_unreachable_server_is_not_running(log: WindowLog, around: Surroundings, text: str) -> None:
-    state, told = first(seen(log, around))
+    state, told = first_problem(read_health(log, around))
     assert (state, told.startswith(text)) == ("unreachable", True)
 
 
 def test_started_window_is_open_until_a_run_ends_it(log: WindowLog) -> None:
     log.record(WindowEvent("finalize", T0 + 9, T0 + 19, "started", run_id="r10"))
     # A run is working on it.
-    view = seen(log)
+    view = read_health(log)
     assert (view["state"], view["applying"]["hi"]["commit_ts"]) == ("running", str(T0 + 19))
     for around, later_s in ((dag(active=()), 1), (AROUND, 601)):
-        state, text = first(seen(log, around, later_s))
+        state, text = first_problem(read_health(log, around, later_s))
         assert (state, "consistent = false" in text, str(T0 + 19) in text) == ("attention", True, True)
     log.record(WindowEvent("finalize", T0 + 9, T0 + 19, "done"))
-    assert seen(log, dag(active=()))["problems"] == []
+    assert read_health(log, dag(active=()))["problems"] == []
 
 
 def test_last_verify_result_is_reported_until_repaired_or_equal(log: WindowLog) -> None:
-    assert seen(log)["verified"] is None
+    assert read_health(log)["verified"] is None
     detail = {"missing": 2, "extra": 0, "different": 1}
     log.record(WindowEvent("verify", T0 + 9, T0 + 9, "different", 50, run_id="v", sink="sql", detail=detail))
     text = f"verify found differences at {T0 + 9}: 2 rows missing, 0 only at the target, 1 different"
-    assert first(seen(log)) == ("attention", text)
+    assert first_problem(read_health(log)) == ("attention", text)
     log.record(WindowEvent("repair", T0 + 9, T0 + 9, "done", 3))
-    view = seen(log)
+    view = read_health(log)
     assert (view["state"], view["verified"]["repaired_since"]) == ("running", True)
 
 
 def test_rows_found_by_validation_are_reported_until_settled(log: WindowLog) -> None:
-    assert seen(log)["validated"] is None
+    assert read_health(log)["validated"] is None
     listed = [{"number": 1, "table": "d.t", "key": "#12", "kind": "missing", "columns": [], "against": "lake",
                "window": "1-2", "times": 1}]  # fmt: skip
     detail = {"errors": 2, "pending": 3, "ignored": 1, "listed": listed, "tables": {"d.log": "it has no key"}}
     log.record(WindowEvent("validate", T0 + 9, T0 + 10, "done", 50, run_id="v", sink="sql", detail=detail))
     text = "validation found 2 rows that differ, in d.t: see `binlake validation show`"
-    assert first(seen(log)) == ("attention", text)
+    assert first_problem(read_health(log)) == ("attention", text)
     # A run that could not compare keeps them, and says so.
     log.record(WindowEvent("validate", T0 + 10, T0 + 10, "postponed", sink="sql", detail={"reason": "a lock"}))
-    view = seen(log)
-    assert first(view) == ("attention", text)
+    view = read_health(log)
+    assert first_problem(view) == ("attention", text)
     shown = view["validated"]
     assert (shown["state"], shown["reason"], shown["pending"], shown["listed"]) == ("postponed", "a lock", 3, listed)
     log.record(WindowEvent("validation", T0 + 10, T0 + 10, "ignored", 2, detail={"errors": 0, "ignored": 3}))
-    view = seen(log)
+    view = read_health(log)
     assert (view["state"], view["validated"]["ignored"]) == ("running", 3)
 
 
@@ -179,24 +187,24 @@ def test_unfinished_full_load_is_reported_with_its_rows(log: WindowLog) -> None:
     table = BaseTable(log.paths)
     load = BaseLoad(T0, T0 + 9, 40, 20, 3, rows_estimated=400, rows=100)
     table.record(load, "load")
-    view = seen(log)
+    view = read_health(log)
     text = f"full load as of {T0 + 9}: 100 of about 400 rows read (25 %); no window from pumps begins before it"
     assert (view["state"], view["problems"][0]["run_id"]) == ("attention", "load")
     assert view["problems"][0]["text"].startswith(text)
     table.record(replace(load, done=True), "load")
-    assert seen(log)["state"] == "running"
+    assert read_health(log)["state"] == "running"
 
 
 def test_schedule_that_starts_no_run_is_standing(log: WindowLog) -> None:
     due = log.events()[-1]["at_ms"] - 600_000
-    assert first(seen(log, dag(due_ms=due, active=())))[0] == "standing"
-    assert seen(log, dag(due_ms=due))["state"] == "running"
+    assert first_problem(read_health(log, dag(due_ms=due, active=())))[0] == "standing"
+    assert read_health(log, dag(due_ms=due))["state"] == "running"
 
 
 def test_problems_are_sorted_by_severity(log: WindowLog) -> None:
     record_failure(log, "finalize", TargetUnavailable("nobody answers"), run_id="r10")
     around = replace(dag(paused=True), reach={"target": False, "spark": None})
-    assert [one["state"] for one in seen(log, around)["problems"]] == ["paused", "failing", "unreachable"]
+    assert [one["state"] for one in read_health(log, around)["problems"]] == ["paused", "failing", "unreachable"]
 
 
 def test_run_shows_its_failures(log: WindowLog) -> None:

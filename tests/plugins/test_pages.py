@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from support.exact import rounded
+from support.exact import find_rounded_numbers
 from support.replication_files import write_replication
 
 from binlake.cluster.placement import EtcdClient
@@ -85,13 +85,13 @@ def test_every_page_requires_login_and_permission_for_its_dag(
         answer = server.get(path, headers=bearer)
         assert answer.status_code == 200, path
         #
-        assert "/api" not in path or rounded(answer.json()) == [], path
+        assert "/api" not in path or find_rounded_numbers(answer.json()) == [], path
     allowed = SimpleAuthManager.is_authorized_dag
 
-    def but_shop(self: SimpleAuthManager, *, details=None, **more):  # type: ignore[no-untyped-def]
+    def allow_except_shop(self: SimpleAuthManager, *, details=None, **more):  # type: ignore[no-untyped-def]
         return getattr(details, "id", None) != "shop" and allowed(self, details=details, **more)
 
-    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", but_shop)
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", allow_except_shop)
     write_replication(shop.parent, "other")
     for path in every_page("shop"):
         assert server.get(path, headers=bearer).status_code == 403, path

@@ -115,7 +115,7 @@ def test_restarted_exporter_does_not_silence_age_alerts() -> None:  # U-02
     assert found["BinlakeFiguresGone"] == "absent(binlake_landed_timestamp_seconds)"
     shown = [(f"binlake_{side}_timestamp_seconds", frozenset[str]()) for side in ("checkpoint", "landed", "mirror")]
     assert not {"BinlakeCheckpointOld", "BinlakeLandingOld", "BinlakeMirrorOld", "BinlakeFiguresGone"} & set(
-        alert_rules.unanswered("binlake-replications", shown)
+        alert_rules.find_missing_series("binlake-replications", shown)
     )
 
 
@@ -199,7 +199,7 @@ def test_deadline_of_an_ended_run_is_not_reported(
     monkeypatch.setenv("BINLAKE_TEST_TOLD", str(tmp_path / "told"))
     run = {"dag_run_id": "r1", "dag_id": "orders", "state": state}
     alerts.notify_failure(str(file), {"dag_run": run, "deadline": {"id": "1", "deadline_time": "then"}})
-    told = notified.heard()
+    told = notified.read_messages()
     assert [one["binlake"]["what"] for one in told] == what
     assert all(one["binlake"]["text"] == "orders: run r1 has taken longer than 60 s" for one in told)
 

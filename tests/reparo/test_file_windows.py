@@ -31,27 +31,27 @@ def cut(
     return cut_windows(items, lo, stop, most, lambda db, _: db != "other", opened)
 
 
-def shown(windows: Iterator[FileWindow]) -> list[tuple[int, int, list[int], int]]:
+def describe(windows: Iterator[FileWindow]) -> list[tuple[int, int, list[int], int]]:
     return [(one.lo, one.hi, [each.commit_ts for each in one.transactions], len(one.ddls)) for one in windows]
 
 
 def test_rows_and_ddl_of_one_commit_ts_are_in_one_window() -> None:
-    assert shown(cut(rows(10), ddl(20), ddl(20), rows(20), rows(30))) == [
+    assert describe(cut(rows(10), ddl(20), ddl(20), rows(20), rows(30))) == [
         (0, 10, [10], 0), (10, 20, [20], 2), (20, 30, [30], 0),
     ]  # fmt: skip
     # Nothing follows the last one.
-    assert shown(cut(ddl(20), rows(20, 9), most=3)) == [(0, 20, [20], 1)]
+    assert describe(cut(ddl(20), rows(20, 9), most=3)) == [(0, 20, [20], 1)]
 
 
 def test_final_ddl_has_its_own_window_and_the_rest_another() -> None:
-    assert shown(cut(rows(10), ddl(20), stop=50)) == [(0, 10, [10], 0), (10, 20, [], 1), (20, 50, [], 0)]
-    assert shown(cut(ddl(20), ddl(30, "other"))) == [(0, 20, [], 1), (20, 30, [], 0)]
-    assert shown(cut(lo=40, stop=40)) == []
+    assert describe(cut(rows(10), ddl(20), stop=50)) == [(0, 10, [10], 0), (10, 20, [], 1), (20, 50, [], 0)]
+    assert describe(cut(ddl(20), ddl(30, "other"))) == [(0, 20, [], 1), (20, 30, [], 0)]
+    assert describe(cut(lo=40, stop=40)) == []
 
 
 def test_windows_before_a_missing_open_window_are_returned_first() -> None:
     found = cut(rows(10), rows(30), opened=(15, 40))
-    assert shown(iter([next(found)])) == [(0, 30, [10, 30], 0)]
+    assert describe(iter([next(found)])) == [(0, 30, [10, 30], 0)]
     with pytest.raises(CheckpointConflict, match="15-40"):
         next(found)
 
@@ -75,7 +75,7 @@ def test_files_out_of_commit_order_are_refused(items: tuple[Item, ...], at: int)
     assert (error.value.where["commit_ts"], error.value.where["file"]) == (str(at), "binlog-1")
 
 
-def drawn_items(draw: Random) -> list[Item]:
+def draw_items(draw: Random) -> list[Item]:
     found: list[Item] = []
     for ts in range(10, 200, 10):
         kind = draw.random()
@@ -92,7 +92,7 @@ def drawn_items(draw: Random) -> list[Item]:
 @pytest.mark.parametrize("seed", seeds(60))
 def test_killed_run_finds_its_windows_again(seed: int) -> None:
     draw = Random(seed)
-    items, most = drawn_items(draw), draw.randint(1, 8)
+    items, most = draw_items(draw), draw.randint(1, 8)
     stop = draw.choice([0, 500])
     windows = list(cut(*items, most=most, stop=stop))
     # Everything once, in order and without gaps.

@@ -55,7 +55,7 @@ class History:
     lines: Counter[str] = field(default_factory=Counter)
     wide: bool = False
 
-    def go_on(self) -> None:
+    def add_commit(self) -> None:
         """Add one commit."""
         self.ts += self.draw.choice((1, 7, 1000))
         if self.draw.random() < 0.2:
@@ -122,7 +122,7 @@ class History:
         return ["DROP TABLE `t`", "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY,`v` VARCHAR(40))"]
 
 
-def shown(server: MariaDb, ts: int) -> State:
+def read_target(server: MariaDb, ts: int) -> State:
     """The rows of the target."""
     found = rows(server, "SELECT * FROM app.t ORDER BY id")
     wide = rows(server, "SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = 'app'"
@@ -139,7 +139,7 @@ def test_runs_cut_and_killed_anywhere_give_the_state_of_each_end(
     history = History(Random(seed))
     draw = history.draw
     for _ in range(draw.choice((5, 30, 60))):
-        history.go_on()
+        history.add_commit()
     execute(empty_server, "CREATE DATABASE app CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", *TABLES)
     write_files(tmp_path, history.written, draw.choice((1, 300, 5000)))
     indexed = draw.random() < 0.5
@@ -154,6 +154,6 @@ def test_runs_cut_and_killed_anywhere_give_the_state_of_each_end(
             except Crash:
                 continue
             break
-        assert shown(empty_server, wanted.ts) == wanted, f"seed {seed}"
+        assert read_target(empty_server, wanted.ts) == wanted, f"seed {seed}"
         if indexed:
             drop_files_before(tmp_path, wanted.ts)

@@ -182,11 +182,11 @@ def remove(files: list[Path]) -> None:
     files[2].unlink()
 
 
-def double(files: list[Path]) -> None:
+def duplicate(files: list[Path]) -> None:
     files[2].with_name(files[2].name.replace("20240101", "20240202")).write_bytes(files[2].read_bytes())
 
 
-@pytest.mark.parametrize("harm", [cut, damage, remove, double])
+@pytest.mark.parametrize("harm", [cut, damage, remove, duplicate])
 def test_incomplete_files_are_named_and_nothing_is_written(
     empty_server: MariaDb, folder: Path, harm: Callable[[list[Path]], None]
 ) -> None:  # S3-13: it fails before the target is touched, and the message names the position

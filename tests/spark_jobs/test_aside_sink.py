@@ -18,7 +18,7 @@ from spark_jobs.mirror import stage as mirror
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
 
-def consistent(server: MariaDb) -> bool:
+def is_consistent(server: MariaDb) -> bool:
     return bool(json.loads(rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0])["consistent"])
 
 
@@ -41,7 +41,7 @@ def test_missing_table_stops_no_other_table_and_can_be_brought_back(
         mirror.run(sink.ctx, bounds)
         assert [one["table"] for one in done.detail.get("set_aside", [])] == (["shop.log"] if number else [])
         assert without_log(sink.target()) == without_log(sink.model(bounds.hi))
-        assert consistent(mariadb) is (number == 0)
+        assert is_consistent(mariadb) is (number == 0)
     assert {one["table"]: one["state"] for one in verified} == {"shop.item": "equal", "shop.temp": "equal"}
 
     execute(
@@ -50,5 +50,5 @@ def test_missing_table_stops_no_other_table_and_can_be_brought_back(
     )
     bring_table_back(sink.ctx.replication, ("shop", "log"))
     assert sink.target() == sink.model(sink.windows[-1].hi)
-    assert consistent(mariadb)
+    assert is_consistent(mariadb)
     assert [event["state"] for event in sink.ctx.windows.events(stage=STAGE)] == ["set-aside"]

@@ -48,7 +48,7 @@ def audit(mirrored: Mirrored) -> Audit:
     return Audit(mirrored.ctx.paths)
 
 
-def life(audit: Audit, *key: str, follow: bool = True) -> Life:
+def list_changes(audit: Audit, *key: str, follow: bool = True) -> Life:
     """(op, n before, n after) of the changes of the row of `pair` with that key."""
     found = (audit.row_history_across_keys if follow else audit.row_history)("shop", "pair", list(key))
     return [(c.op, (c.before or {}).get("n"), (c.after or {}).get("n")) for c in found]
@@ -58,18 +58,18 @@ FIRST: Life = [("insert", None, "1"), ("update", "1", "2"), ("update", "2", "3")
 
 
 def test_row_is_followed_across_key_changes(audit: Audit) -> None:  # C-07
-    assert life(audit, "3", "AB01", follow=False) == FIRST[2:]
-    assert life(audit, "3", "AB01") == FIRST
-    assert life(audit, "2", "AB01") == FIRST
+    assert list_changes(audit, "3", "AB01", follow=False) == FIRST[2:]
+    assert list_changes(audit, "3", "AB01") == FIRST
+    assert list_changes(audit, "2", "AB01") == FIRST
     # Another row took the key that this row left, so the key's history shows both.
-    assert life(audit, "1", "AB01") == [*FIRST[:3], ("insert", None, "1"), *FIRST[3:]]
+    assert list_changes(audit, "1", "AB01") == [*FIRST[:3], ("insert", None, "1"), *FIRST[3:]]
 
 
 def test_binary_keys_are_found_in_any_notation(audit: Audit) -> None:
-    assert life(audit, "2", "0xab01") == life(audit, "2", "AB01")
-    assert life(audit, "2", "AB02") == []
+    assert list_changes(audit, "2", "0xab01") == list_changes(audit, "2", "AB01")
+    assert list_changes(audit, "2", "AB02") == []
     with pytest.raises(ConfigError, match=r"the key has 1 values, and rows are identified by \(n, code\)"):
-        life(audit, "2")
+        list_changes(audit, "2")
 
 
 def test_keyless_row_is_identified_by_all_its_columns(audit: Audit) -> None:

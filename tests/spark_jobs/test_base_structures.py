@@ -47,7 +47,7 @@ def structures_of(capture: Capture, shown: StateAt) -> Structures:
     return Structures(state, tuple(databases), tuple(tables), tuple(sequences))
 
 
-def planned(found: Structures) -> list[LandedDdl]:
+def plan_structures(found: Structures) -> list[LandedDdl]:
     jobs = found.jobs(FROM)
     binlogs = [WindowDdl(ts, ts - 1, job.id, 5, job.query) for ts, job in jobs]
     return plan_ddls(SchemaState(found.state.version - 1), binlogs, jobs, RULES, lo=FROM)
@@ -64,7 +64,7 @@ def session(empty_mariadb: MariaDb) -> Iterator[Session]:
 def test_tables_are_created_from_tidbs_own_texts(name: str, session: Session) -> None:  # S4-24
     capture = Capture(CAPTURES / name)
     found = structures_of(capture, list(capture.states())[-1])
-    ddls = planned(found)
+    ddls = plan_structures(found)
     assert len(ddls) == len(found.databases) + len(found.sequences) + len(found.tables) >= 2
     # All tables are created although they share one version, that of the snapshot, which the load's rows name.
     assert {table.id for ddl in ddls for table in ddl.after.tables} == {

@@ -56,7 +56,7 @@ def rewrite(sink: Sink, stage: str, bounds: Bounds, change: Callable[[Row], Row]
     another_process(sink)
 
 
-def compacted(sink: Sink, bounds: Bounds) -> CompactManifest:
+def run_compact(sink: Sink, bounds: Bounds) -> CompactManifest:
     compact.run(sink.ctx, bounds)
     another_process(sink)
     return read_newest(sink.ctx, bounds)
@@ -74,12 +74,12 @@ def without_compact(row: Row) -> Row:
     return {**row, "manifest": replace(ApplyManifest.from_json(row["manifest"]), compact="").to_json()}
 
 
-def damaged(row: Row) -> Row:
+def damage(row: Row) -> Row:
     assert '"rows":' in row["manifest"]
     return {**row, "manifest": row["manifest"].replace('"rows":', '"rows":1', 1)}
 
 
-def opened(sink: Sink, bounds: Bounds) -> None:
+def open_window(sink: Sink, bounds: Bounds) -> None:
     """Let the target hold the window open, with its finalize dead."""
     manifest = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)[-1]
     sealed = read_pinned(sink.ctx, manifest)
@@ -102,7 +102,7 @@ def require_applied(sink: Sink, bounds: Bounds) -> None:
 
 def test_rerun_seals_the_same_and_the_apply_manifest_names_it(sink: Sink) -> None:  # R-16, R-62
     bounds = sink.windows[1]
-    first, second = compacted(sink, bounds), compacted(sink, bounds)
+    first, second = run_compact(sink, bounds), run_compact(sink, bounds)
     assert first == second
     assert (len(first.cuts), first.merged.ddls > 5, first.merged.whole) == (6, True, True)
     convert.run(sink.ctx, bounds)
@@ -125,7 +125,7 @@ def test_sealed_data_is_not_read_back_in_the_same_process(sink: Sink, monkeypatc
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (damaged, "damaged: its digest is not that of its text"),
+        (damage, "damaged: its digest is not that of its text"),
         (lambda row: {**row, "manifest": ""}, "the event of compact has no manifest"),
         (lambda row: {**row, "manifest": row["manifest"][:-9]}, "is not valid JSON"),
         (lambda row: {**row, "manifest": row["manifest"].replace('"version":1', '"version":9')}, "another version"),
@@ -166,10 +166,10 @@ def test_manifest_of_another_window_is_not_used(sink: Sink) -> None:
 
 def test_damaged_manifest_of_an_open_window_is_sealed_again_unchanged(sink: Sink) -> None:  # R-16
     bounds = sink.windows[1]
-    sealed = compacted(sink, bounds)
+    sealed = run_compact(sink, bounds)
     convert.run(sink.ctx, bounds)
-    opened(sink, bounds)
-    rewrite(sink, "compact", bounds, damaged)
+    open_window(sink, bounds)
+    rewrite(sink, "compact", bounds, damage)
     for stage in (convert, finalize):
         with pytest.raises(DamagedManifest, match="that the apply manifest refers to"):
             stage.run(sink.ctx, bounds)
@@ -179,7 +179,7 @@ def test_damaged_manifest_of_an_open_window_is_sealed_again_unchanged(sink: Sink
         compact.run(sink.ctx, bounds)
     del sink.lakehouse.config["target"]["mode"]
     another_process(sink)
-    assert compacted(sink, bounds) == sealed
+    assert run_compact(sink, bounds) == sealed
     assert convert.run(sink.ctx, bounds).state == "already"
     require_applied(sink, bounds)
 
@@ -204,9 +204,9 @@ def test_finalize_uses_the_manifest_on_which_its_statements_are_based(sink: Sink
 
 def test_open_window_is_derived_again_for_the_mode_of_its_manifest(sink: Sink) -> None:  # R-16
     bounds = sink.windows[1]
-    sealed = compacted(sink, bounds)
+    sealed = run_compact(sink, bounds)
     convert.run(sink.ctx, bounds)
-    opened(sink, bounds)
+    open_window(sink, bounds)
     clear_rows(sink.ctx.rows_to_write, sink.ctx.paths, CHANGE, window_predicate(bounds), {})
     sink.lakehouse.config["target"]["mode"] = "ordered"
     another_process(sink)
@@ -217,8 +217,8 @@ def test_table_shapes_are_not_guessed_if_they_may_differ(sink: Sink) -> None:  #
     bounds = sink.windows[1]
     compact.run(sink.ctx, bounds)
     convert.run(sink.ctx, bounds)
-    opened(sink, bounds)
-    rewrite(sink, "compact", bounds, damaged)
+    open_window(sink, bounds)
+    rewrite(sink, "compact", bounds, damage)
     sink.lakehouse.config["target"]["sync-mode"] = 2
     another_process(sink)
     with pytest.raises(DamagedManifest, match="tables differed when this window was derived") as stopped:
@@ -231,12 +231,12 @@ def test_table_shapes_are_not_guessed_if_they_may_differ(sink: Sink) -> None:  #
 )
 def test_window_left_half_way_by_the_previous_version_is_resumed(sink: Sink, reached: str) -> None:
     bounds = sink.windows[1]
-    sealed = compacted(sink, bounds)
+    sealed = run_compact(sink, bounds)
     if reached == "merge":
         before = require_merged(sink.ctx, bounds.lo, bounds.hi)
         rewrite(sink, "merge", bounds, lambda row: {**row, "manifest": ""})
         assert require_merged(sink.ctx, bounds.lo, bounds.hi) == before
-        assert compacted(sink, bounds) == sealed
+        assert run_compact(sink, bounds) == sealed
         convert.run(sink.ctx, bounds)
         require_applied(sink, bounds)
         return
@@ -244,14 +244,14 @@ def test_window_left_half_way_by_the_previous_version_is_resumed(sink: Sink, rea
         convert.run(sink.ctx, bounds)
         rewrite(sink, "convert", bounds, without_compact)
     if reached == "opened":
-        opened(sink, bounds)
+        open_window(sink, bounds)
     as_before_manifests(sink, bounds)
     assert read_current(sink.ctx, bounds) == sealed
     if reached == "opened":
         # The window stays unchanged, whatever the configuration says now.
         sink.lakehouse.config["target"]["mode"] = "ordered"
         another_process(sink)
-        assert compacted(sink, bounds) == sealed
+        assert run_compact(sink, bounds) == sealed
         assert convert.run(sink.ctx, bounds).state == "already"
     elif reached == "compact":
         convert.run(sink.ctx, bounds)
@@ -285,7 +285,7 @@ def test_rows_lost_after_compact_are_detected(sink: Sink) -> None:  # R-62
 
 def test_damaged_manifest_of_merge_requires_merge_again(sink: Sink) -> None:
     bounds = sink.windows[1]
-    rewrite(sink, "merge", bounds, damaged)
+    rewrite(sink, "merge", bounds, damage)
     with pytest.raises(DamagedManifest, match="the merge manifest is damaged") as stopped:
         compact.run(sink.ctx, bounds)
     assert stopped.value.hint == "run merge of that window again"

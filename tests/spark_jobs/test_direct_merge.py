@@ -71,7 +71,7 @@ def test_tasks_write_the_same_rows_as_spark(
 
     # A failed task leaves the table unchanged, and no file.
     commits, files = len(commits_of(lake)), set(place.rglob("*.parquet"))
-    monkeypatch.setattr(payloads.PayloadRange, "read", damaged(payloads.PayloadRange.read))
+    monkeypatch.setattr(payloads.PayloadRange, "read", append_damaged_payload(payloads.PayloadRange.read))
     with pytest.raises(WireError):
         merge.run(lake.context(), two)
     monkeypatch.undo()
@@ -151,14 +151,14 @@ def test_rows_handed_over_equal_those_in_the_lake(spark: SparkSession, tmp_path:
 def test_driver_decodes_a_window_unless_its_limit_is_zero(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def here(*_: object) -> None:
+    def refuse(*_: object) -> None:
         raise AssertionError("decoded in the driver")
 
     workload, cuts = history()
     lake = Lakehouse(spark, tmp_path, Source.of_workload(workload))
     lake.land_only(cuts[0], cuts[1])
     # Workers import the class themselves.
-    monkeypatch.setattr(decode.ShareWriter, "write", here)
+    monkeypatch.setattr(decode.ShareWriter, "write", refuse)
     with pytest.raises(AssertionError, match="in the driver"):
         merge.run(lake.context(), Bounds(cuts[0], cuts[1]))
     lake.config["window"] = {"driver-bytes": 0}
@@ -166,7 +166,7 @@ def test_driver_decodes_a_window_unless_its_limit_is_zero(
     assert len(sorted_rows(lake)) == 80
 
 
-def damaged(read: Any) -> Any:
+def append_damaged_payload(read: Any) -> Any:
     """The payloads unchanged, followed by an invalid one."""
 
     def broken(self: Any, share: Any) -> Any:

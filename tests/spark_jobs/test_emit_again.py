@@ -18,11 +18,11 @@ from spark_jobs.job.context import Bounds
 from spark_jobs.publish import stage as publish
 
 
-def sent(fed: Fed, topic: str) -> list[tuple[bytes, bytes | None]]:
+def read_sent(fed: Fed, topic: str) -> list[tuple[bytes, bytes | None]]:
     return [(read.key[5:], read.value and read.value[5:]) for read in read_topic(fed.kafka.address, topic)]
 
 
-def positions(fed: Fed) -> dict[str, bytes | None]:
+def read_positions(fed: Fed) -> dict[str, bytes | None]:
     own = f"{fed.ctx.replication.name}."
     reads = read_topic(fed.kafka.address, POSITIONS)
     return {read.key.decode(): read.value for read in reads if read.key.decode().startswith(own)}
@@ -34,29 +34,29 @@ def test_range_is_sent_again_and_the_feed_keeps_its_position(make: Make) -> None
     first, second, third = (fed.land(one.lo, one.hi) for one in windows(history))
     for bounds in (first, second):
         fed.send(bounds)
-    topic, position = f"{fed.prefix}.shop.item", positions(fed)
-    before = sent(fed, topic)
+    topic, position = f"{fed.prefix}.shop.item", read_positions(fed)
+    before = read_sent(fed, topic)
     # A range that ends inside windows.
     commits = sorted(ts for ts, _ in history.states if ts <= first.hi)
     lo, hi = commits[len(commits) // 2], second.hi - 1
     (result,) = emit(fed.ctx, FEED, lo, hi, Destination())
-    after = sent(fed, topic)
+    after = read_sent(fed, topic)
     assert (result.state, result.rows) == ("done", len(after) - len(before))
     assert 0 < result.rows < len(before)
     assert set(after) == set(before)
     assert read_progress(fed.ctx.windows, FEED).checkpoint == second.hi
     assert read_state(fed.ctx.windows, FEED).number == 0
-    assert {name: value for name, value in positions(fed).items() if value} == position
+    assert {name: value for name, value in read_positions(fed).items() if value} == position
     # The whole lake to other topics, with all schemas in order, whatever the feed has sent of it.
     (whole,) = emit(fed.ctx, FEED, first.lo, third.hi, Destination("again_{schema}_{table}_" + fed.prefix))
-    assert len(sent(fed, f"again_shop_item_{fed.prefix}")) == whole.rows
-    assert set(before) <= set(sent(fed, f"again_shop_item_{fed.prefix}"))
+    assert len(read_sent(fed, f"again_shop_item_{fed.prefix}")) == whole.rows
+    assert set(before) <= set(read_sent(fed, f"again_shop_item_{fed.prefix}"))
     assert [path.name for path in (fed.ctx.paths.local / "feed").iterdir()] == [FEED]
     fed.send(third)
-    assert len(sent(fed, topic)) == whole.rows + result.rows
+    assert len(read_sent(fed, topic)) == whole.rows + result.rows
 
 
-def altered() -> tuple[Workload, list[int]]:
+def make_altered_table() -> tuple[Workload, list[int]]:
     """Rows of one table under two schemas, and the ends of both parts."""
     workload = Workload()
     workload.create_database("shop")
@@ -70,7 +70,7 @@ def altered() -> tuple[Workload, list[int]]:
 
 # R-31
 def test_older_schema_is_looked_up_and_never_registered_as_the_newest(make: Make) -> None:
-    workload, (middle, end) = altered()
+    workload, (middle, end) = make_altered_table()
     fed = make(workload, **{"start-ts": str(middle)})
     old, new = fed.land(0, middle), fed.land(middle, end)
     fed.send(new)
@@ -93,7 +93,7 @@ def test_older_schema_is_looked_up_and_never_registered_as_the_newest(make: Make
 
 
 def test_killed_emit_resumes_without_duplicates(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    workload, (middle, end) = altered()
+    workload, (middle, end) = make_altered_table()
     fed = make(workload)
     fed.land(0, middle)
     fed.land(middle, end)
@@ -110,15 +110,15 @@ def test_killed_emit_resumes_without_duplicates(make: Make, monkeypatch: pytest.
             patch.setattr(module, name, die)
             with pytest.raises(Killed):
                 emit(fed.ctx, FEED, 0, end, to)
-        assert len(sent(fed, topic)) == 2
+        assert len(read_sent(fed, topic)) == 2
     (result,) = emit(fed.ctx, FEED, 0, end, to)
-    assert (result.state, len(sent(fed, topic))) == ("done", 2)
+    assert (result.state, len(read_sent(fed, topic))) == ("done", 2)
     emit(fed.ctx, FEED, 0, end, to)
-    assert len(sent(fed, topic)) == 4
+    assert len(read_sent(fed, topic)) == 4
 
 
 def test_only_landed_ranges_can_be_sent_again(make: Make) -> None:
-    workload, (middle, end) = altered()
+    workload, (middle, end) = make_altered_table()
     fed = make(workload)
     landed: Bounds = fed.land(0, middle)
     for lo, hi in ((0, end), (middle, middle)):

@@ -32,7 +32,7 @@ class One:
         return self._definition
 
 
-def written(definition: TableDef) -> dict[str, Any]:
+def describe_table(definition: TableDef) -> dict[str, Any]:
     sources = Sources(Naming(Rules()), lambda: pytest.fail("without routes no schema is read"))
     found = Written(WindowDefinitions(One(definition), []), 9, sources, columns_at_target("mariadb")).describe(
         [("d", "item")]
@@ -43,7 +43,7 @@ def written(definition: TableDef) -> dict[str, Any]:
 
 def test_types_are_sql_types_and_generated_columns_have_no_source() -> None:
     elems = tuple(f"element {n}" for n in range(100))
-    one = written(
+    one = describe_table(
         table(
             "item",
             col("id", t.LONGLONG, unsigned=True, not_null=True),
@@ -70,7 +70,7 @@ def test_types_are_sql_types_and_generated_columns_have_no_source() -> None:
 
 def test_missing_target_columns_and_extra_columns_are_not_copied() -> None:  # S4-22
     definition = table("item", col("id", not_null=True), col("a"), col("b"), keys=(primary("id"),))
-    one = written(TableShape(own=("mine",), kept=("mine",), dropped=("b",)).of(definition))
+    one = describe_table(TableShape(own=("mine",), kept=("mine",), dropped=("b",)).of(definition))
     assert one["columns"] == [["id", "int"], ["a", "int"], ["mine", ""]]
     assert one["copied"] == ["id", "a"]
     assert [name for name, _ in one["sources"][0]["columns"]] == ["id", "a", "b"]

@@ -31,7 +31,7 @@ class Opened:
         self.window = (window.lo, window.hi)
 
 
-def passed(folder: Path, monkeypatch: pytest.MonkeyPatch, position: Position | None, name: str = "mysql") -> int:
+def count_deleted(folder: Path, monkeypatch: pytest.MonkeyPatch, position: Position | None, name: str = "mysql") -> int:
     """How many of twelve windows of a day each are deleted; the last one ended just now."""
     raw = {"name": "r", "lake": {"path": str(folder)}}
     if position is not None:
@@ -48,12 +48,12 @@ def passed(folder: Path, monkeypatch: pytest.MonkeyPatch, position: Position | N
 def test_windows_that_the_target_has_not_passed_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # S3-15, R-33, DESIGN 3.10
     old = len(WINDOWS) - WORKING_DAYS
-    assert passed(tmp_path, monkeypatch, Position(ENDS[-1], None, 1)) == old
-    assert passed(tmp_path, monkeypatch, Position(ENDS[3], None, 1)) == 3
-    assert passed(tmp_path, monkeypatch, Position(None, None, 1)) == 0
+    assert count_deleted(tmp_path, monkeypatch, Position(ENDS[-1], None, 1)) == old
+    assert count_deleted(tmp_path, monkeypatch, Position(ENDS[3], None, 1)) == 3
+    assert count_deleted(tmp_path, monkeypatch, Position(None, None, 1)) == 0
     held = Position(ENDS[3], Opened(WINDOWS[2]), 1)  # type: ignore[arg-type]
-    assert passed(tmp_path, monkeypatch, held) == 2
+    assert count_deleted(tmp_path, monkeypatch, held) == 2
 
 
 def test_without_a_target_no_window_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert passed(tmp_path, monkeypatch, None) == 0
+    assert count_deleted(tmp_path, monkeypatch, None) == 0

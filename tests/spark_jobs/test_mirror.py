@@ -119,7 +119,7 @@ def test_unmerged_window_stops_the_sink(mirrored: Mirrored) -> None:
         mirror.run(mirrored.ctx, Bounds(end, end + 10))
 
 
-def _done_is_lost(record: Any) -> Any:
+def _lose_done_event(record: Any) -> Any:
     def recorded(log: Any, event: Any) -> None:
         if event.state == "done":
             power_cut()
@@ -128,7 +128,7 @@ def _done_is_lost(record: Any) -> Any:
     return recorded
 
 
-def _plan_noting(known: list[tuple[int, int]]) -> Any:
+def _plan_and_record(known: list[tuple[int, int]]) -> Any:
     def planned(lo: int, *given: Any) -> Any:
         known.extend((lo, version.hi) for version in given[-1].values())
         return plan_mirrors(lo, *given)
@@ -151,10 +151,10 @@ def test_started_window_is_finished_with_its_own_bounds_before_a_wider_one(
     # another run dies right after that record, which says what the window made, not what it found.
     known: list[tuple[int, int]] = []
     with monkeypatch.context() as patch:
-        patch.setattr(type(ctx.windows), "record", _done_is_lost(type(ctx.windows).record))
+        patch.setattr(type(ctx.windows), "record", _lose_done_event(type(ctx.windows).record))
         with pytest.raises(ConnectionAbortedError):
             mirror.run(ctx, Bounds(0, ends[0]))
-    monkeypatch.setattr(mirror, "plan_mirrors", _plan_noting(known))
+    monkeypatch.setattr(mirror, "plan_mirrors", _plan_and_record(known))
     lakehouse.land(*ends)
     result = mirror.run(ctx, Bounds(*ends))
     assert {lo for lo, _ in known} == {ends[0]}

@@ -52,10 +52,10 @@ def test_target_equals_the_source_after_each_window_in_mode_ordered(
         mutations = [r for r in rows_of(sink.ctx.paths.table("mutation")) if bounds.lo < r["commit_ts"] <= bounds.hi]
         assert (compacted.rows, converted.rows) == (0, len(mutations))
         # Schedulers that wait for a table are notified in any mode, even if a DDL is the only change.
-        named = {(r["db"], r["table"]) for r in mutations} | _altered(sink, bounds)
+        named = {(r["db"], r["table"]) for r in mutations} | _list_altered_tables(sink, bounds)
         assert compacted.detail["changed"] == sorted(named)
         if number == 1:
-            _break_off(sink, bounds)
+            _interrupt_apply(sink, bounds)
             before = _statements(sink)
             _configure(sink, {"mode": "parallel"})
             sink.derive(bounds)
@@ -85,7 +85,7 @@ def _words(sink: Sink, bounds: Bounds) -> set[str]:
     return {sql.split()[0] for row in found if row["kind"] == "ordered" for sql in row["sql"]}
 
 
-def _break_off(sink: Sink, bounds: Bounds) -> None:
+def _interrupt_apply(sink: Sink, bounds: Bounds) -> None:
     """Leave half of the window applied; meanwhile the configuration changes to another mode."""
     window = read_sql_window(sink.ctx, bounds, require_merged(sink.ctx, bounds.lo, bounds.hi))
     target = sink.ctx.replication.target
@@ -96,7 +96,7 @@ def _break_off(sink: Sink, bounds: Bounds) -> None:
     assert rows(sink.server, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint") == [(0,)]
 
 
-def _altered(sink: Sink, bounds: Bounds) -> set[tuple[str, str]]:
+def _list_altered_tables(sink: Sink, bounds: Bounds) -> set[tuple[str, str]]:
     """Tables that a DDL of the window created, changed or removed."""
     found = [row for row in rows_of(sink.ctx.paths.table("ddl")) if row["window"] == bounds.window]
     return {(db, name) for row in found for db, _, name in [text.partition(".") for text in row["tables"]]}

@@ -65,7 +65,7 @@ def write_windows() -> tuple[Workload, list[int]]:
     return w, cuts
 
 
-def encoded(root: Path, kafka: Kafka, registry: Any, **feed: Any) -> tuple[Fed, Bounds]:
+def make_encoded_feed(root: Path, kafka: Kafka, registry: Any, **feed: Any) -> tuple[Fed, Bounds]:
     """A feed whose windows are encoded but not published."""
     workload, cuts = write_windows()
     fed = Fed(root, workload, kafka, registry, **feed)
@@ -74,7 +74,7 @@ def encoded(root: Path, kafka: Kafka, registry: Any, **feed: Any) -> tuple[Fed, 
     return fed, Bounds(0, cuts[-1])
 
 
-def numbers(fed: Fed) -> list[tuple[int, int]]:
+def read_numbers(fed: Fed) -> list[tuple[int, int]]:
     """(partition, number) of the messages as they are stored."""
     found = [(read.partition, re.search(rb"n(\d+)", read.value or b"")) for read in fed.read("item")]
     return [(partition, int(name[1])) for partition, name in found if name is not None]
@@ -84,14 +84,14 @@ def numbers(fed: Fed) -> list[tuple[int, int]]:
 def test_publish_killed_at_every_step_sends_each_message_once(
     tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
 ) -> None:
-    fed, bounds = encoded(tmp_path / "lake", kafka, schema_registry)
+    fed, bounds = make_encoded_feed(tmp_path / "lake", kafka, schema_registry)
     with publish_killer(fed, tmp_path, bounds) as killer:
         for step in STEPS:
             killer.kill_at(step, 1 if "position" in step or "record" in step or "former" in step else 2)
-    before = len(numbers(fed))
+    before = len(read_numbers(fed))
     assert 0 < before < WINDOWS * CHANGES
     assert publish.run(fed.ctx, bounds, FEED).state == "done"
-    found = numbers(fed)
+    found = read_numbers(fed)
     assert sorted(number for _, number in found) == list(range(WINDOWS * CHANGES))
     assert found == sorted(found)
 
@@ -100,13 +100,13 @@ def test_publish_killed_at_every_step_sends_each_message_once(
 def test_killed_publish_without_transactions_sends_each_message_in_order(
     tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
 ) -> None:
-    fed, bounds = encoded(tmp_path / "lake", kafka, schema_registry, transactions=False)
+    fed, bounds = make_encoded_feed(tmp_path / "lake", kafka, schema_registry, transactions=False)
     with publish_killer(fed, tmp_path, bounds) as killer:
         # The third complete delivery is that of the second part's messages, before its position.
         for step, number in (("queued the messages", 2), ("delivered the messages", 3), ("before the record", 1)):
             killer.kill_at(step, number)
     publish.run(fed.ctx, bounds, FEED)
-    found = numbers(fed)
+    found = read_numbers(fed)
     first = list(dict.fromkeys(found))
     assert sorted(number for _, number in first) == list(range(WINDOWS * CHANGES))
     assert first == sorted(first)
@@ -160,7 +160,7 @@ def test_publish_waits_for_an_unreachable_registry_and_sends_nothing(
 ) -> None:
     monkeypatch.setattr(registry_module, "_TRIES", 1)
     port = free_port()
-    fed, bounds = encoded(tmp_path / "lake", kafka, _Somewhere(port))
+    fed, bounds = make_encoded_feed(tmp_path / "lake", kafka, _Somewhere(port))
     with pytest.raises(Transient, match="schema registry does not answer"):
         publish.run(fed.ctx, bounds, FEED)
     assert not read_topic(kafka.address, f"{fed.prefix}.shop.item")

@@ -47,11 +47,11 @@ class Pumps:
         return self.streams[place]
 
 
-def pulled(*streams: Iterator[pa.RecordBatch], room: int = 1 << 30, most: int = 0) -> Part:
+def pull(*streams: Iterator[pa.RecordBatch], room: int = 1 << 30, most: int = 0) -> Part:
     return pull_here(cast("PumpPull", Pumps(list(streams))), room, most)
 
 
-def to_the_end(*batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def with_final_proof(*batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return iter([*batches, proof("p", HI)])
 
 
@@ -66,25 +66,25 @@ def failing() -> Iterator[pa.RecordBatch]:
     raise SourceUnavailable("gone", where={"pump": "p2"})
 
 
-def kept(part: Part) -> list[int]:
+def list_commits(part: Part) -> list[int]:
     found = Pulled(InMemory(part.rows)).transactions(Bounds(0, part.upto))
     assert isinstance(found, pa.Table)
     return found["commit_ts"].to_pylist()
 
 
 def test_parts_of_all_pumps_are_merged_in_order() -> None:
-    found = pulled(to_the_end(batch(1), batch(3)), to_the_end(batch(2)))
-    assert (found.upto, found.full, kept(found)) == (HI, False, [1, 2, 3])
-    none = pulled()
+    found = pull(with_final_proof(batch(1), batch(3)), with_final_proof(batch(2)))
+    assert (found.upto, found.full, list_commits(found)) == (HI, False, [1, 2, 3])
+    none = pull()
     assert (none.rows.num_rows, none.upto) == (0, HI)
 
 
 def test_window_ends_at_its_bytes_where_every_pump_has_passed() -> None:
     ahead, behind = list[int](), list[int]()
-    found = pulled(endless(ahead), endless(behind, 20, 20), most=50_000)
+    found = pull(endless(ahead), endless(behind, 20, 20), most=50_000)
     assert found.upto < HI
-    assert kept(found) == sorted([*range(1, found.upto + 1, 2), *range(20, found.upto + 1, 20)])
-    assert 49_000 <= sum(map(len, found.rows["payload"].to_pylist()[: len(kept(found))])) <= 50_000
+    assert list_commits(found) == sorted([*range(1, found.upto + 1, 2), *range(20, found.upto + 1, 20)])
+    assert 49_000 <= sum(map(len, found.rows["payload"].to_pylist()[: len(list_commits(found))])) <= 50_000
     # In step: a pump that is ahead waits, so no pump is read much beyond the window's end.
     assert max(ahead) <= found.upto + 6
     assert max(behind) <= found.upto + 60
@@ -98,13 +98,13 @@ def test_large_transaction_stays_whole_and_may_fill_a_window() -> None:
             yield batch(ts, size=60).set_column(2, "chunk", pa.array([chunk], pa.int32()))
         yield proof("p", HI)
 
-    found = pulled(rows((5, 0), (5, 1), (5, 2), (8, 0)), rows((5, 0), (7, 0)), most=100)
+    found = pull(rows((5, 0), (5, 1), (5, 2), (8, 0)), rows((5, 0), (7, 0)), most=100)
     assert (found.upto, found.full) == (5, False)
     assert [row["chunk"] for row in found.rows.to_pylist() if row["commit_ts"] == 5] == [0, 1, 2, 0]
     # A window that reaches the limit exactly is not cut earlier.
-    assert pulled(rows((1, 0), (2, 0), (3, 0)), most=120).upto == 2
-    assert pulled(rows((1, 0), (2, 0), (3, 0)), most=119).upto == 1
-    assert pulled(rows((1, 0), (2, 0), (3, 0)), most=181).upto == HI
+    assert pull(rows((1, 0), (2, 0), (3, 0)), most=120).upto == 2
+    assert pull(rows((1, 0), (2, 0), (3, 0)), most=119).upto == 1
+    assert pull(rows((1, 0), (2, 0), (3, 0)), most=181).upto == HI
 
 
 @pytest.mark.parametrize("driver_bytes", [50_000, 60_000])
@@ -119,15 +119,15 @@ def test_window_within_the_drivers_limit_needs_no_spark(driver_bytes: int) -> No
 
 
 def test_rest_beyond_the_memory_limit_is_left_to_the_workers() -> None:
-    found = pulled(endless([]), to_the_end(batch(4)), room=20_000)
+    found = pull(endless([]), with_final_proof(batch(4)), room=20_000)
     assert found.full
-    assert kept(found) == sorted([*range(1, found.upto + 1, 2), 4])
+    assert list_commits(found) == sorted([*range(1, found.upto + 1, 2), 4])
     assert found.upto >= 36
 
 
 def test_failing_pump_stops_the_others_and_is_named() -> None:
     with pytest.raises(SourceUnavailable, match="pump=p2"):
-        pulled(endless([]), failing())
+        pull(endless([]), failing())
 
 
 class Stream:

@@ -37,11 +37,11 @@ def statements(window: str, *texts: str) -> pa.Table:
     return pa.Table.from_pylist(rows, STATEMENT.arrow_schema())
 
 
-def found(paths: LakePaths, table: str) -> list[dict[str, object]]:
+def read_table(paths: LakePaths, table: str) -> list[dict[str, object]]:
     return list(DeltaTable(paths.table(table)).to_pyarrow_table().to_pylist())
 
 
-def files(paths: LakePaths, table: str) -> list[Path]:
+def list_files(paths: LakePaths, table: str) -> list[Path]:
     return sorted(Path(paths.table(table)).rglob("*.parquet"))
 
 
@@ -50,15 +50,19 @@ def test_rows_of_a_window_are_one_file_in_its_folder_in_one_commit(paths: LakePa
     one, two = Bounds(1, 2), Bounds(2, 3)
     assert overwrite(statements("1-2", "a", "b"), paths, STATEMENT, window_predicate(one), NOTE) == 2
     assert overwrite(statements("2-3", "c"), paths, STATEMENT, window_predicate(two), NOTE) == 1
-    assert {row["sql"][0]: row["window"] for row in found(paths, "statement")} == {"a": "1-2", "b": "1-2", "c": "2-3"}  # type: ignore[index]
-    assert [file.parent.name for file in files(paths, "statement")] == ["window=1-2", "window=2-3"]
+    assert {row["sql"][0]: row["window"] for row in read_table(paths, "statement")} == {
+        "a": "1-2",
+        "b": "1-2",
+        "c": "2-3",
+    }  # type: ignore[index]
+    assert [file.parent.name for file in list_files(paths, "statement")] == ["window=1-2", "window=2-3"]
     newest = DeltaTable(paths.table("statement")).history(1)[0]
     assert (newest["version"], json.loads(newest["userMetadata"])) == (2, NOTE)
     assert may_have_rows(paths, STATEMENT, window_predicate(one))
     assert not may_have_rows(paths, STATEMENT, window_predicate(Bounds(1, 3)))
     # Writing again replaces the first rows.
     assert overwrite(statements("1-2", "d"), paths, STATEMENT, window_predicate(one), NOTE) == 1
-    assert sorted(row["sql"][0] for row in found(paths, "statement")) == ["c", "d"]  # type: ignore[index]
+    assert sorted(row["sql"][0] for row in read_table(paths, "statement")) == ["c", "d"]  # type: ignore[index]
 
 
 def binlogs(*commit_ts: int) -> pa.Table:
@@ -75,14 +79,17 @@ def test_statistics_cover_commit_ts_but_not_payloads(paths: LakePaths) -> None:
     # a window is found by statistics; minimum and maximum payloads would only take space
     first, last = tso.compose(1_795_305_599_999), tso.compose(1_795_305_600_000)
     overwrite(binlogs(first, last), paths, BINLOG, "commit_ts > 0", NOTE)
-    assert [file.parent.name for file in files(paths, "binlog")] == ["commit_date=2026-11-21", "commit_date=2026-11-22"]
+    assert [file.parent.name for file in list_files(paths, "binlog")] == [
+        "commit_date=2026-11-21",
+        "commit_date=2026-11-22",
+    ]
     assert may_have_rows(paths, BINLOG, f"commit_ts > {last - 1}")
     assert not may_have_rows(paths, BINLOG, f"commit_ts > {last}")
-    for file in files(paths, "binlog"):
+    for file in list_files(paths, "binlog"):
         group = pq.read_metadata(file).row_group(0)
         kept = {column.path_in_schema: column.statistics is not None for column in map(group.column, range(9))}
         assert (kept["commit_ts"], kept["payload"]) == (True, False)
-    assert sorted(row["payload"] for row in found(paths, "binlog")) == sorted([b"p%d" % first, b"p%d" % last])  # type: ignore[type-var]
+    assert sorted(row["payload"] for row in read_table(paths, "binlog")) == sorted([b"p%d" % first, b"p%d" % last])  # type: ignore[type-var]
 
 
 def test_columns_have_the_types_of_the_table(paths: LakePaths) -> None:
@@ -95,12 +102,12 @@ def test_columns_have_the_types_of_the_table(paths: LakePaths) -> None:
         "copies": [1], "first_commit_ts": [1], "last_commit_ts": [2], "mutations": pa.array([1], pa.int32()),
     })  # fmt: skip
     overwrite(rows, paths, CHANGE, window_predicate(Bounds(1, 2)), NOTE)
-    (file,) = files(paths, "change")
+    (file,) = list_files(paths, "change")
     schema = pq.read_schema(file)
     assert [schema.field(name).type for name in ("segment", "key", "mutations")] == [
         pa.int32(), pa.string(), pa.int64()
     ]  # fmt: skip
-    (row,) = found(paths, "change")
+    (row,) = read_table(paths, "change")
     assert (row["key"], row["after"], row["before"]) == ('["1"]', [("id", "1"), ("n", None)], None)
 
 
@@ -113,4 +120,4 @@ def test_failed_commit_leaves_the_table_unchanged(paths: LakePaths, monkeypatch:
     with pytest.raises(Transient, match="`statement` could not be written: no space left"):
         overwrite(statements("1-2", "a"), paths, STATEMENT, window_predicate(Bounds(1, 2)), NOTE)
     monkeypatch.undo()
-    assert found(paths, "statement") == []
+    assert read_table(paths, "statement") == []

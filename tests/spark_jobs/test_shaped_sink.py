@@ -61,7 +61,7 @@ class Shop:
             )
         txn.commit()
         lo = w.clock()
-        self.bounds = Bounds(lo, _changed(w))
+        self.bounds = Bounds(lo, _change_rows(w))
         self.config = {"db-type": "mariadb", "host": "127.0.0.1", "port": server.port, "user": server.user, **target}
         self.lakehouse = Lakehouse(spark, root, Source.of_workload(w), {"target": self.config})
         self.lakehouse.land(self.bounds.lo, self.bounds.hi)
@@ -76,7 +76,7 @@ def _row(w: Workload, of: str, **found: object) -> dict[str, Any]:
     return dict(next(row for row in w.rows["shop", of] if row[column] == str(value)))
 
 
-def _changed(w: Workload) -> int:
+def _change_rows(w: Workload) -> int:
     """Swap values, move rows to other keys, add a column to a differently shaped table; return the window's end."""
 
     def update(of: str, where: int, column: str = "id", **after: object) -> None:
@@ -128,7 +128,7 @@ def test_window_into_differently_shaped_tables_keeps_extra_values(
         (34, "c", 3, 3, "ref 3", "3.1"),
     ]  # fmt: skip
     assert rows(mariadb, "SELECT id, b FROM shop.part ORDER BY id LIMIT 2") == [(1, 100), (2, 2)]
-    _preflight(shop, mariadb, tmp_path, capsys)
+    _run_preflight(shop, mariadb, tmp_path, capsys)
 
 
 def _list_lineage(wrote: list[dict[str, Any]]) -> None:
@@ -144,7 +144,7 @@ def _list_lineage(wrote: list[dict[str, Any]]) -> None:
     }
 
 
-def _preflight(shop: Shop, server: MariaDb, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def _run_preflight(shop: Shop, server: MariaDb, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Run the command on the same lake and target."""
     execute(server, "ALTER TABLE shop.item DROP COLUMN price")
     execute(server, "CREATE TRIGGER shop.told AFTER UPDATE ON shop.item FOR EACH ROW SET @told = 1")

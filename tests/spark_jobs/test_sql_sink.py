@@ -39,10 +39,10 @@ def test_target_equals_the_source_after_each_window_and_reruns_change_nothing(
         assert sink.target() == sink.model(bounds.hi)
         assert read_checkpoint_ts(sink.ctx.replication, 7) == bounds.hi
 
-    before = _derived(sink)
+    before = _list_derived(sink)
     for bounds in (sink.windows[1], sink.windows[0]):
         assert [result.state for result in sink.apply(bounds)] == ["done", "already", "already"]
-    assert _derived(sink) == before
+    assert _list_derived(sink) == before
     assert sink.target() == sink.model(sink.windows[-1].hi)
 
 
@@ -64,12 +64,12 @@ def test_parallel_and_auto_give_the_same_tables_and_report_their_mode(
     kinds = {window: {r["kind"] for r in found if r["window"] == window} for window in {r["window"] for r in found}}
     assert "upsert" not in kinds[stop.window]
     assert "upsert" in kinds[Bounds(stop.hi, bounds.hi).window]
-    before = _derived(sink)
+    before = _list_derived(sink)
     convert.run(sink.ctx, stop)
-    assert _derived(sink) == before
+    assert _list_derived(sink) == before
 
 
-def _derived(sink: Sink) -> list[Any]:
+def _list_derived(sink: Sink) -> list[Any]:
     found = []
     for table in ("change", "statement"):
         data = rows_of(sink.ctx.paths.table(table))

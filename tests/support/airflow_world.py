@@ -151,7 +151,7 @@ def airflow_world(folder: Path, mariadb: MariaDb, database: str) -> Iterator[Wor
     try:
         with LiveSource(folder / "source", pumps=1) as source, _statsd() as (settings, heard):
             env.update(settings)
-            lake = _past(folder / "past", mariadb)
+            lake = _make_past_lake(folder / "past", mariadb)
             own = f"""pd-urls = "{source.driver.url}"
 status-url = "{source.status_url}"
 timeout-s = 2"""
@@ -160,7 +160,7 @@ timeout-s = 2"""
             _write(folder, "demo", f'{gone}\ncluster-id = "7"', folder / "past" / "lake", mariadb, "every 20s")
             _write(folder, "shop", gone, folder / "nowhere", mariadb, "", relay=f'[relay]\nlog-dir = "{folder}"')
             _write(folder, "stock", gone, folder / "stock" / "lake", mariadb, "", 'layout = "fused"', "scripted")
-            _break_off(folder, mariadb)
+            _interrupt_apply(folder, mariadb)
             with Airflow(folder / "home", env) as airflow:
                 client = AirflowClient(airflow.url, airflow.user, airflow.password)
                 for dag_id in DAGS:
@@ -179,7 +179,7 @@ def _text(argument: str | bytes) -> str:
     return argument.decode() if isinstance(argument, bytes) else argument
 
 
-def _break_off(folder: Path, server: MariaDb) -> None:
+def _interrupt_apply(folder: Path, server: MariaDb) -> None:
     """Leave the window of `shop` half applied on the target (consistent = false), with no process to resume it."""
     execute(server, "CREATE DATABASE app", "CREATE TABLE app.t (id BIGINT PRIMARY KEY, v VARCHAR(20))")
     own = load_replication(folder / "replications" / "shop.toml", secrets=False)
@@ -201,12 +201,12 @@ def checkpoint(server: MariaDb) -> str:
     return str(found)
 
 
-def turn_checkpoint(server: MariaDb, told: str) -> None:
+def write_checkpoint(server: MariaDb, told: str) -> None:
     """Overwrite that checkpoint by hand."""
     execute(server, f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{told}' WHERE clusterID <> 7")
 
 
-def _past(root: Path, target: MariaDb) -> TinyLake:
+def _make_past_lake(root: Path, target: MariaDb) -> TinyLake:
     """Ten rows of one table with two changes each: the first five rows change on the first day, the others on the
     second.
     """

@@ -25,17 +25,17 @@ def rules(group: str) -> dict[str, str]:
     return {rule["alert"]: rule["expr"] for rule in found["rules"]}
 
 
-def unanswered(group: str, shown: Iterable[Series]) -> dict[str, list[Series]]:
+def find_missing_series(group: str, shown: Iterable[Series]) -> dict[str, list[Series]]:
     """By alert of `group`, the series that it selects and that `shown` lacks; alerts that lack none are left out."""
     known = list(shown)
-    asked = {alert: _selected(expression) for alert, expression in rules(group).items()}
+    asked = {alert: _select_series(expression) for alert, expression in rules(group).items()}
     assert asked
     assert all(asked.values())
     missed = {alert: [one for one in series if not _is_among(one, known)] for alert, series in asked.items()}
     return {alert: series for alert, series in missed.items() if series}
 
 
-def exported(statsd_name: str) -> Series:
+def series_of(statsd_name: str) -> Series:
     """The name and labels under which the shipped mapping exports `statsd_name`."""
     for mapping in _read("statsd-mapping.yml")["mappings"]:
         pattern = re.escape(mapping["match"]).replace(r"\*", r"([^.]+)")
@@ -52,7 +52,7 @@ def _is_among(wanted: Series, shown: Iterable[Series]) -> bool:
     return any(wanted[0] == name and wanted[1] <= labels for name, labels in shown)
 
 
-def _selected(expression: str) -> set[Series]:
+def _select_series(expression: str) -> set[Series]:
     # Brackets after a metric hold a duration; quotes hold label values.
     text = re.sub(r"\[\w+\]", "", _GROUPING.sub("", expression))
     outside = [(name, labels or "") for name, labels in _SELECTOR.findall(text) if name not in _WORDS]

@@ -61,7 +61,7 @@ class Drawn:
         identity = self.identities[name][sum(start <= commit_ts for start in STARTS)]
         before = self.random.choice(rows) if rows and self.random.random() < 0.6 else None
         after = None if before is not None and self.random.random() < 0.4 else self._row(before, identity)
-        if self.legal and after is not None and self._taken(rows, before, after, identity):
+        if self.legal and after is not None and self._is_key_taken(rows, before, after, identity):
             return
         if before is not None and (self.legal or self.random.random() < 0.9):
             rows.remove(before)
@@ -70,7 +70,9 @@ class Drawn:
         op: Any = "insert" if before is None else "delete" if after is None else "update"
         ts = commit_ts if self.legal or self.random.random() < 0.8 else commit_ts // 7 * 7 + 1
         start = ts - 1 if self.legal else ts - self.random.randint(1, 2)
-        self.found.append((name, RowEvent(ts, start, step, op, self._older(before), self._older(after))))
+        self.found.append(
+            (name, RowEvent(ts, start, step, op, self._drop_filled_columns(before), self._drop_filled_columns(after)))
+        )
 
     def _row(self, base: Row | None, identity: Identity) -> Row:
         row: Row = {"a": self.random.choice(ODD), "b": self.random.choice(ODD), "c": self.random.choice([None, *ODD])}
@@ -78,7 +80,7 @@ class Drawn:
             row |= {name: base[name] for name in identity.columns if name != "c"}
         return row
 
-    def _older(self, row: Row | None) -> Row | None:
+    def _drop_filled_columns(self, row: Row | None) -> Row | None:
         """The image, sometimes reordered, and sometimes without columns that hold their fill value."""
         if row is None:
             return None
@@ -87,7 +89,7 @@ class Drawn:
             self.random.shuffle(kept)
         return {name: row[name] for name in kept}
 
-    def _taken(self, rows: Iterable[Row], before: Row | None, after: Row, identity: Identity) -> bool:
+    def _is_key_taken(self, rows: Iterable[Row], before: Row | None, after: Row, identity: Identity) -> bool:
         own = [after[name] for name in identity.columns]
         return identity.kind != "row" and any(
             row is not before and [row[name] for name in identity.columns] == own for row in rows

@@ -41,10 +41,10 @@ def _value(field: dict[str, Any], value: Any) -> Any:
         assert isinstance(value, bool)
     else:
         assert isinstance(value, str)
-    return _meant(field, value)
+    return _convert(field, value)
 
 
-def _meant(field: dict[str, Any], value: Any) -> Any:
+def _convert(field: dict[str, Any], value: Any) -> Any:
     match field.get("name", ""):
         case "io.debezium.time.Date":
             return _day(value)

@@ -8,11 +8,11 @@ EXACT = 1 << 53
 """JavaScript represents every integer up to this one exactly."""
 
 
-def rounded(value: Any, place: str = "$") -> list[str]:
+def find_rounded_numbers(value: Any, place: str = "$") -> list[str]:
     """Paths in `value` of numbers beyond EXACT, such as a commit_ts that is not a string."""
     if isinstance(value, dict):
-        return [found for key, inner in value.items() for found in rounded(inner, f"{place}.{key}")]
+        return [found for key, inner in value.items() for found in find_rounded_numbers(inner, f"{place}.{key}")]
     if isinstance(value, list | tuple):
-        return [found for at, inner in enumerate(value) for found in rounded(inner, f"{place}[{at}]")]
+        return [found for at, inner in enumerate(value) for found in find_rounded_numbers(inner, f"{place}[{at}]")]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return [f"{place} = {value}"] if is_number and abs(value) > EXACT else []

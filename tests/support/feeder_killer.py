@@ -51,14 +51,14 @@ def main(settings: str) -> None:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         when, call = step.split()
         owner, name = _CALLS[call]
-        hooked = _killing(getattr(owner, name), when, number)
+        hooked = _kill_at_call(getattr(owner, name), when, number)
         with mock.patch.object(owner, name, hooked), mock.patch(_REQUEST, 20_000):
             Feeder(feeder_file).run()
 
     serve(work)
 
 
-def _killing(function: Callable[..., Any], when: str, number: int) -> Callable[..., Any]:
+def _kill_at_call(function: Callable[..., Any], when: str, number: int) -> Callable[..., Any]:
     """Wrap `function` so that its `number`-th call kills this process, before or after the call."""
     calls = itertools.count(1)
 

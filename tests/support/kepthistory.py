@@ -69,7 +69,7 @@ class History:
             self.rows[str(after["id"])] = after
         return self
 
-    def owned(self, own: dict[str, object], key: str) -> dict[str, object]:
+    def expected_values(self, own: dict[str, object], key: str) -> dict[str, object]:
         """The extra columns' values (`own`, by the text of column `key`) in the end: they move with their row."""
         held = dict(own)
         for event in self.events:

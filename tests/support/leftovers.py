@@ -23,32 +23,32 @@ def mark_session() -> None:
 def leftovers() -> list[str]:
     """`pid command` of each process that still runs; processes that are just ending get PATIENCE_S."""
     until = time.monotonic() + PATIENCE_S
-    while (found := _marked()) and time.monotonic() < until:
+    while (found := _list_marked()) and time.monotonic() < until:
         time.sleep(0.1)
     return found
 
 
-def _marked() -> list[str]:
+def _list_marked() -> list[str]:
     own = _with_helpers(psutil.Process())
-    found = [one for one in psutil.process_iter() if one.pid not in own and _bears_mark(one)]
+    found = [one for one in psutil.process_iter() if one.pid not in own and _has_mark(one)]
     # An empty command line means that the process has ended since.
-    return [f"{one.pid} {words[:200]}" for one in found if (words := _words(one))]
+    return [f"{one.pid} {words[:200]}" for one in found if (words := _command_line(one))]
 
 
 def _with_helpers(me: psutil.Process) -> set[int]:
-    helpers = [child for child in me.children() if any(name in _words(child) for name in _HELPERS)]
-    below = [process for helper in helpers for process in _below(helper)]
+    helpers = [child for child in me.children() if any(name in _command_line(child) for name in _HELPERS)]
+    below = [process for helper in helpers for process in _list_descendants(helper)]
     return {process.pid for process in [me, *helpers, *below]}
 
 
-def _below(process: psutil.Process) -> list[psutil.Process]:
+def _list_descendants(process: psutil.Process) -> list[psutil.Process]:
     try:
         return process.children(recursive=True)
     except psutil.NoSuchProcess:
         return []
 
 
-def _words(process: psutil.Process) -> str:
+def _command_line(process: psutil.Process) -> str:
     """The command line of a process; empty if it ends meanwhile."""
     try:
         return " ".join(process.cmdline())
@@ -56,7 +56,7 @@ def _words(process: psutil.Process) -> str:
         return ""
 
 
-def _bears_mark(process: psutil.Process) -> bool:
+def _has_mark(process: psutil.Process) -> bool:
     try:
         return process.environ().get(_MARK) == os.environ[_MARK] and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.NoSuchProcess, psutil.AccessDenied):

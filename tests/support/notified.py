@@ -28,7 +28,7 @@ class ByNotifier(BaseNotifier):
         _append({"channel": self.channel, **_record(context)})
 
 
-def heard() -> list[dict[str, Any]]:
+def read_messages() -> list[dict[str, Any]]:
     """The messages received so far."""
     path = Path(os.environ["BINLAKE_TEST_TOLD"])
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

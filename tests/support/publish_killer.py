@@ -44,7 +44,7 @@ def main(config: str, feed: str, lo: str, hi: str) -> None:
 
     def work(step: str, number: int) -> None:
         owner, name, behind = STEPS[step]
-        method = _dying(getattr(owner, name), number, behind=behind)
+        method = _kill_at_call(getattr(owner, name), number, behind=behind)
         with (
             mock.patch.object(owner, name, method),
             mock.patch.object(publish, "TRANSACTION_ROWS", TRANSACTION_ROWS),
@@ -61,7 +61,7 @@ def _publish(ctx: StageContext, bounds: Bounds, feed: str) -> None:
             publish.run(ctx, bounds, feed)
 
 
-def _dying(method: Callable[..., Any], number: int, *, behind: bool) -> Callable[..., Any]:
+def _kill_at_call(method: Callable[..., Any], number: int, *, behind: bool) -> Callable[..., Any]:
     """Wrap `method` so that its call `number` (from 1) kills the process."""
     calls = 0
 

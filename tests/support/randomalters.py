@@ -126,7 +126,7 @@ class RandomAlters:
 
     def _alter(self, table: str, columns: Columns) -> None:
         draws: Sequence[Callable[[Columns], Clauses]] = (
-            self._add, self._add, self._add_list, self._drop, self._drop, self._again, self._change_column,
+            self._add, self._add, self._add_list, self._drop, self._drop, self._replace_column, self._change_column,
             self._change_column, self._swap, self._modify, self._modify, self._rename, self._set_default, self._charset,
             self._key, self._add_generated, self._index,
         )  # fmt: skip
@@ -136,7 +136,7 @@ class RandomAlters:
         head = self._draw.choice(["ALTER TABLE", "alter /* , */ table", "ALTER TABLE"])
         self._run(f"{head} {self._draw.choice(['', 'shop.'])}{table} {', '.join(clauses)}")
 
-    def _one(self, names: Sequence[str]) -> str:
+    def _any_case(self, names: Sequence[str]) -> str:
         """A column's name in the letter cases that a person may use."""
         name = self._draw.choice(names)
         return quote_name(self._draw.choice([name, name, name.upper(), name.lower()]))
@@ -146,13 +146,13 @@ class RandomAlters:
         return quote_name(self._draw.choice(free or NAMES))
 
     def _place(self, columns: Columns) -> str:
-        return self._draw.choice(["", "", " FIRST", f" AFTER {self._one((*columns.plain, *columns.generated))}"])
+        return self._draw.choice(["", "", " FIRST", f" AFTER {self._any_case((*columns.plain, *columns.generated))}"])
 
     def _exists(self, words: str) -> str:
         return words if self._family == "mariadb" and self._draw.random() < 0.2 else ""
 
     def _add(self, columns: Columns) -> Clauses:
-        name = self._new(columns) if self._draw.random() < 0.8 else self._one(columns.plain)
+        name = self._new(columns) if self._draw.random() < 0.8 else self._any_case(columns.plain)
         word = self._draw.choice(["ADD ", "ADD COLUMN "])
         return [f"{word}{self._exists('IF NOT EXISTS ')}{name} {self._definition()}{self._place(columns)}"]
 
@@ -164,16 +164,16 @@ class RandomAlters:
     def _drop(self, columns: Columns) -> Clauses:
         gone = (*columns.replaced, *columns.generated)
         word = self._draw.choice(["DROP ", "DROP COLUMN "]) + self._exists("IF EXISTS ")
-        return [f"{word}{self._one(gone or NAMES)}"]
+        return [f"{word}{self._any_case(gone or NAMES)}"]
 
-    def _again(self, columns: Columns) -> Clauses:
+    def _replace_column(self, columns: Columns) -> Clauses:
         """Drop a column, and add another one with its name."""
-        name = self._one(columns.replaced or NAMES)
+        name = self._any_case(columns.replaced or NAMES)
         added = f"{name} {self._definition()}"
         return [f"DROP {name}", self._draw.choice([f"ADD {added}{self._place(columns)}", f"ADD ({added})"])]
 
     def _change_column(self, columns: Columns) -> Clauses:
-        former, new = self._one(columns.plain), self._new(columns)
+        former, new = self._any_case(columns.plain), self._new(columns)
         new = self._draw.choice([new, new, former])
         kind = self._draw.choice([self._definition(), self._definition(), "INT NOT NULL"])
         return [f"CHANGE {self._draw.choice(['', 'COLUMN '])}{former} {new} {kind}{self._place(columns)}"]
@@ -187,25 +187,25 @@ class RandomAlters:
         return [f"CHANGE {first} {second} {self._definition()}", f"CHANGE {second} {first} {self._definition()}"]
 
     def _modify(self, columns: Columns) -> Clauses:
-        name = self._one([name for name in columns.plain if name != "id"] or columns.plain)
+        name = self._any_case([name for name in columns.plain if name != "id"] or columns.plain)
         word = "MODIFY " + self._draw.choice(["", "COLUMN "]) + self._exists("IF EXISTS ")
         return [f"{word}{name} {self._definition()}{self._place(columns)}"]
 
     def _rename(self, columns: Columns) -> Clauses:
-        former = self._one([name for name in columns.plain if name != "id"] or columns.plain)
+        former = self._any_case([name for name in columns.plain if name != "id"] or columns.plain)
         clauses = [f"RENAME COLUMN {former} TO {self._new(columns)}"]
         return [*clauses, f"ADD {former} {self._definition()}"] if self._draw.random() < 0.3 else clauses
 
     def _set_default(self, columns: Columns) -> Clauses:
         what = self._draw.choice([f"SET DEFAULT {self._draw.choice(DEFAULTS)}", "DROP DEFAULT"])
-        return [f"ALTER {self._draw.choice(['', 'COLUMN '])}{self._one(columns.plain)} {what}"]
+        return [f"ALTER {self._draw.choice(['', 'COLUMN '])}{self._any_case(columns.plain)} {what}"]
 
     def _charset(self, _columns: Columns) -> Clauses:
         charset = self._draw.choice(CHARSETS)
         return [self._draw.choice([f"CONVERT TO CHARACTER SET {charset}", f"DEFAULT CHARACTER SET {charset}"])]
 
     def _key(self, columns: Columns) -> Clauses:
-        parts = self._draw.choice(["id", f"id, {self._one(columns.plain)}", self._one(columns.plain)])
+        parts = self._draw.choice(["id", f"id, {self._any_case(columns.plain)}", self._any_case(columns.plain)])
         return self._draw.choice([
             ["DROP PRIMARY KEY"], [f"ADD PRIMARY KEY ({parts})"], ["DROP PRIMARY KEY", f"ADD PRIMARY KEY ({parts})"],
         ])  # fmt: skip
@@ -216,7 +216,7 @@ class RandomAlters:
         return [f"{word} {name} {self._generated(columns.plain)}{self._place(columns)}"]
 
     def _index(self, columns: Columns) -> Clauses:
-        name = self._one(columns.plain)
+        name = self._any_case(columns.plain)
         return [
             self._draw.choice(
                 [f"ADD INDEX ({name})", f"ADD UNIQUE u1 (id, {name})", "DROP INDEX u1", "ENGINE = InnoDB"]

@@ -176,7 +176,7 @@ class Shop:
             told.setdefault(one.table, Counter())[one.key, one.kind] += one.copies
         return told
 
-    def shown(self, server: MariaDb | None = None) -> dict[str, Counter[str]]:
+    def read_rows(self, server: MariaDb | None = None) -> dict[str, Counter[str]]:
         """All rows of the target, or of `server`, read by plain SQL."""
         names = [name for _, name in self.workload.rows]
         return {name: Counter(map(str, rows(server or self.server, f"SELECT * FROM shop.`{name}`"))) for name in names}

@@ -46,12 +46,15 @@ def test_count_restarts_with_the_pump_and_another_disk_is_another_pump() -> None
 
 
 def test_abandoned_transactions_are_reported_once_by_commit_ts() -> None:
-    def gave_up(*lost: int) -> Member:
+    def member_that_lost(*lost: int) -> Member:
         return Member("p1", "h:1", "online", 9, "u", counters=Counters(lost_commit_ts=lost))
 
-    found = find_new_incidents([gave_up(150)], [])
+    found = find_new_incidents([member_that_lost(150)], [])
     assert found["p1"]["lost_commit_ts"] == ["150"]
     assert describe_incidents(found).endswith("since its start, transactions given up at 150")
-    assert find_new_incidents([gave_up(150)], [event(**found)]) == {}
-    assert find_new_incidents([gave_up(150, 160)], [event(**found)])["p1"]["lost_commit_ts"] == ["150", "160"]
-    assert find_new_incidents([gave_up()], [event(p1={"store_uuid": "u", "late_commits": 1, "early_commits": 0})]) == {}
+    assert find_new_incidents([member_that_lost(150)], [event(**found)]) == {}
+    assert find_new_incidents([member_that_lost(150, 160)], [event(**found)])["p1"]["lost_commit_ts"] == ["150", "160"]
+    assert (
+        find_new_incidents([member_that_lost()], [event(p1={"store_uuid": "u", "late_commits": 1, "early_commits": 0})])
+        == {}
+    )

@@ -42,7 +42,7 @@ def add(*columns: str) -> str:
     return "; ".join(f"ALTER TABLE `all`.`t` ADD COLUMN `{name}` INT(11)" for name in columns)
 
 
-def without_the_second(w: Workload) -> Windows:
+def continue_without_second(w: Workload) -> Windows:
     """The other tables have `n`; an operator continues without s2.t_2, which does not."""
     for db, table in w.rows:
         if table != "t_2":
@@ -51,7 +51,7 @@ def without_the_second(w: Workload) -> Windows:
 
 
 def test_table_passed_over_is_not_awaited_until_it_has_followed() -> None:  # S4-53
-    window = without_the_second(three_shards())
+    window = continue_without_second(three_shards())
     window.w.add_column("s1", "t_1", integer("m"))
     assert window.list_statements() == [add("n"), "- shard lock: waits for s2.t_3"]
     behind = Windows(window.w, window.plan()[1])
@@ -68,7 +68,7 @@ def test_table_passed_over_is_not_awaited_until_it_has_followed() -> None:  # S4
 
 def test_steps_of_others_run_at_once_next_to_a_table_passed_over() -> None:
     """The target also serves the table's present shape, whatever DDL it runs that is no step."""
-    window = without_the_second(two_shards())
+    window = continue_without_second(two_shards())
     window.w.add_column("s1", "t_1", integer("m"))
     assert window.list_statements() == [add("n"), add("m")]
     window.w.truncate("s2", "t_2")
@@ -80,7 +80,7 @@ def test_steps_of_others_run_at_once_next_to_a_table_passed_over() -> None:
 
 
 def test_table_passed_over_that_takes_another_shape_is_reported() -> None:
-    window = without_the_second(two_shards())
+    window = continue_without_second(two_shards())
     window.w.add_column("s2", "t_2", integer("other"))
     ddls, locks = window.plan()
     assert ddls[1].reason == "shard lock: s2.t_2 was skipped and now has another shape than the target"

@@ -14,7 +14,7 @@ from binlake.window.rewrites import tables_rewritten_by
 ID, V = col("id"), col("v", t.VARCHAR, flen=20)
 
 
-def made(*columns: object, name: str = "a", ident: int = 100, parts: tuple[int, ...] = ()) -> TableDef:
+def make_table(*columns: object, name: str = "a", ident: int = 100, parts: tuple[int, ...] = ()) -> TableDef:
     more = {"partition": {"definitions": [{"id": part} for part in parts]}} if parts else {}
     return table(name, ID, *columns, keys=(primary("id"),), id=ident, **more)  # type: ignore[arg-type]
 
@@ -24,29 +24,37 @@ def ddl(before: TableDef | None, after: TableDef | None, ts: int = 5, decision: 
     return LandedDdl(ts, ts, ts - 1, 1, 1, 12, "d", "a", "q", "q", decision, "", *sides)
 
 
-OLD = made(V)
+OLD = make_table(V)
 CASES = {
-    "another type": (OLD, made(col("v", t.LONG)), True),
-    "a shorter text": (OLD, made(col("v", t.VARCHAR, flen=2)), True),
-    "fewer fractional digits": (made(col("w", t.DATETIME, decimal=6)), made(col("w", t.DATETIME, decimal=0)), True),
-    "timestamp to datetime": (made(col("w", t.TIMESTAMP)), made(col("w", t.DATETIME)), True),
-    "another charset": (OLD, made(col("v", t.VARCHAR, flen=20, charset="latin1")), True),
-    "no more NULL": (OLD, made(col("v", t.VARCHAR, flen=20, not_null=True)), True),
-    "renamed and retyped": (OLD, made(col("w", t.LONG)), True),
-    "renamed": (OLD, made(col("w", t.VARCHAR, flen=20)), False),
-    "a column that is filled": (OLD, made(V, col("w", t.JSON, not_null=True)), True),
-    "a column with a default": (OLD, made(V, col("w", origin_default="7")), True),
-    "a column of NULL": (OLD, made(V, col("w")), False),
-    "a stored generated column": (OLD, made(V, col("w", generated_expr_string="`id`", generated_stored=True)), True),
-    "a virtual column": (OLD, made(V, col("w", generated_expr_string="`id`")), False),
-    "a column less": (made(V, col("w")), OLD, False),
-    "truncated": (OLD, made(V, ident=101), True),
-    "a partition less": (made(V, parts=(1, 2)), made(V, parts=(2,)), True),
-    "a partition emptied": (made(V, parts=(1, 2)), made(V, parts=(3, 2)), True),
-    "a partition more": (made(V, parts=(1,)), made(V, parts=(1, 2)), False),
+    "another type": (OLD, make_table(col("v", t.LONG)), True),
+    "a shorter text": (OLD, make_table(col("v", t.VARCHAR, flen=2)), True),
+    "fewer fractional digits": (
+        make_table(col("w", t.DATETIME, decimal=6)),
+        make_table(col("w", t.DATETIME, decimal=0)),
+        True,
+    ),
+    "timestamp to datetime": (make_table(col("w", t.TIMESTAMP)), make_table(col("w", t.DATETIME)), True),
+    "another charset": (OLD, make_table(col("v", t.VARCHAR, flen=20, charset="latin1")), True),
+    "no more NULL": (OLD, make_table(col("v", t.VARCHAR, flen=20, not_null=True)), True),
+    "renamed and retyped": (OLD, make_table(col("w", t.LONG)), True),
+    "renamed": (OLD, make_table(col("w", t.VARCHAR, flen=20)), False),
+    "a column that is filled": (OLD, make_table(V, col("w", t.JSON, not_null=True)), True),
+    "a column with a default": (OLD, make_table(V, col("w", origin_default="7")), True),
+    "a column of NULL": (OLD, make_table(V, col("w")), False),
+    "a stored generated column": (
+        OLD,
+        make_table(V, col("w", generated_expr_string="`id`", generated_stored=True)),
+        True,
+    ),
+    "a virtual column": (OLD, make_table(V, col("w", generated_expr_string="`id`")), False),
+    "a column less": (make_table(V, col("w")), OLD, False),
+    "truncated": (OLD, make_table(V, ident=101), True),
+    "a partition less": (make_table(V, parts=(1, 2)), make_table(V, parts=(2,)), True),
+    "a partition emptied": (make_table(V, parts=(1, 2)), make_table(V, parts=(3, 2)), True),
+    "a partition more": (make_table(V, parts=(1,)), make_table(V, parts=(1, 2)), False),
     "created": (None, OLD, False),
     "dropped": (OLD, None, False),
-    "another name": (OLD, made(V, name="b"), False),
+    "another name": (OLD, make_table(V, name="b"), False),
 }
 
 
@@ -57,13 +65,13 @@ def test_effect_of_a_ddl_on_rows_follows_from_the_definitions(case: str) -> None
 
 
 def test_mark_follows_the_table_to_the_windows_end() -> None:
-    longer = made(col("v", t.VARCHAR, flen=40))
-    renamed = made(col("v", t.VARCHAR, flen=40), name="b")
+    longer = make_table(col("v", t.VARCHAR, flen=40))
+    renamed = make_table(col("v", t.VARCHAR, flen=40), name="b")
     history = [ddl(OLD, longer, 5), ddl(longer, renamed, 6)]
     assert tables_rewritten_by(history) == {("d", "b"): 5}
     assert tables_rewritten_by([*history, ddl(renamed, None, 7)]) == {}
 
 
 def test_ddl_not_run_at_the_target_is_not_checked() -> None:
-    assert tables_rewritten_by([ddl(OLD, made(col("v", t.LONG)), decision="skip")]) == {}
-    assert tables_rewritten_by([ddl(OLD, made(col("v", t.LONG)), decision="replaced")]) == {("d", "a"): 5}
+    assert tables_rewritten_by([ddl(OLD, make_table(col("v", t.LONG)), decision="skip")]) == {}
+    assert tables_rewritten_by([ddl(OLD, make_table(col("v", t.LONG)), decision="replaced")]) == {("d", "a"): 5}

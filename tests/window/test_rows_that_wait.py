@@ -43,7 +43,7 @@ def test_released_rows_of_earlier_windows_are_selected() -> None:
     ]
 
 
-def drawn_rows(draw: Random) -> list[dict[str, Any]]:
+def draw_rows(draw: Random) -> list[dict[str, Any]]:
     return [
         {
             "commit_ts": (commit := draw.randint(1, HI)),
@@ -57,7 +57,7 @@ def drawn_rows(draw: Random) -> list[dict[str, Any]]:
     ]
 
 
-def drawn_holds(draw: Random) -> list[Hold]:
+def draw_holds(draw: Random) -> list[Hold]:
     """Consecutive steps of two tables; released holds are released at one of the steps or later."""
     found = []
     for source in ("t", "u"):
@@ -88,7 +88,7 @@ def place_row(row: dict[str, Any], holds: list[Hold]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("seed", seeds(100))
 def test_each_row_is_placed_by_its_hold(seed: int) -> None:
     draw = Random(seed)
-    rows, holds = drawn_rows(draw), drawn_holds(draw)
+    rows, holds = draw_rows(draw), draw_holds(draw)
     cut = draw.randint(0, len(rows))
     batches = [pa.RecordBatch.from_pylist(part, MUTATION_SCHEMA) for part in (rows[:cut], rows[cut:])]
     found = apply_holds(pa.Table.from_batches(batches, MUTATION_SCHEMA), holds, HI)
@@ -99,6 +99,6 @@ def test_each_row_is_placed_by_its_hold(seed: int) -> None:
 
 
 def test_batch_without_held_rows_is_returned_unchanged() -> None:
-    rows = pa.Table.from_pylist(drawn_rows(Random(3)), MUTATION_SCHEMA)
+    rows = pa.Table.from_pylist(draw_rows(Random(3)), MUTATION_SCHEMA)
     found = apply_holds(rows, [hold("other", 1, OPEN, 30)], HI)
     assert found.equals(rows)

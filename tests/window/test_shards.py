@@ -11,30 +11,30 @@ from binlake.window.shards import UnlikeShards, find_unlike_shards
 from binlake.window.targets import Naming, TargetTables
 
 
-def unlike(w: Workload) -> list[UnlikeShards]:
+def list_unlike(w: Workload) -> list[UnlikeShards]:
     naming = Naming(rules(routes=[SHARDS]))
     return find_unlike_shards(TargetTables(SchemaState().fold(logged(w)[1]), naming), naming)
 
 
 def test_column_is_missing_until_the_last_shard_has_it() -> None:
     w = two_shards()
-    assert unlike(w) == []
+    assert list_unlike(w) == []
     w.add_column("s2", "t_2", integer("n"))
-    (found,) = unlike(w)
+    (found,) = list_unlike(w)
     assert (found.db, found.table, found.mergeable) == ("all", "t", True)
     assert [(shard.db, shard.table, shard.lacks) for shard in found.shards] == [
         ("s1", "t_1", ("column n",)),
         ("s2", "t_2", ()),
     ]
     w.add_column("s1", "t_1", integer("n"))
-    assert unlike(w) == []
+    assert list_unlike(w) == []
 
 
 def test_incompatible_shapes_are_reported_as_such() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("a"))
     w.add_column("s2", "t_2", integer("b"))
-    (found,) = unlike(w)
+    (found,) = list_unlike(w)
     assert not found.mergeable
     assert [shard.lacks for shard in found.shards] == [("column b",), ("column a",)]
 
@@ -47,7 +47,7 @@ def test_different_keys_and_types_are_named(other: str) -> None:
     w.create_table("s1", "t_1", [integer("id"), text("name")], ["id"], ["name"])
     name = integer("name") if other == "typed" else text("name")
     w.create_table("s2", "t_2", [integer("id"), name], ["id"])
-    (found,) = unlike(w)
+    (found,) = list_unlike(w)
     lacks = [shard.lacks for shard in found.shards]
     if other == "plain":
         assert (found.mergeable, lacks) == (True, [("no unique key (name)",), ()])

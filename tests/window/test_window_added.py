@@ -20,20 +20,20 @@ ADDED = [
 ]
 
 
-def drawn_image(draw: Random) -> list[tuple[str, str | None]] | None:
+def draw_image(draw: Random) -> list[tuple[str, str | None]] | None:
     if draw.random() < 0.3:
         return None
     return [(f"c{n}", draw.choice([None, "", "v", "中"])) for n in range(draw.randint(0, 3))]
 
 
-def drawn_batch(draw: Random) -> pa.RecordBatch:
+def draw_batch(draw: Random) -> pa.RecordBatch:
     rows = [
         {
             "commit_ts": draw.randint(0, 9),
             "source_db": draw.choice(["d", "e"]),
             "source_table": draw.choice(["t", "u", "v"]),
-            "before": drawn_image(draw),
-            "after": drawn_image(draw),
+            "before": draw_image(draw),
+            "after": draw_image(draw),
         }
         for _ in range(draw.randint(0, 12))
     ]
@@ -53,7 +53,7 @@ def add_columns_by_row(row: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", seeds(200))
 def test_batch_images_get_the_same_columns_as_row_by_row(seed: int) -> None:
-    batch = drawn_batch(Random(seed))
+    batch = draw_batch(Random(seed))
     found = add_columns(batch, ADDED)
     found.validate(full=True)
     assert found.schema == MUTATION_SCHEMA
@@ -61,5 +61,5 @@ def test_batch_images_get_the_same_columns_as_row_by_row(seed: int) -> None:
 
 
 def test_complete_images_are_returned_unchanged() -> None:
-    batch = drawn_batch(Random(1))
+    batch = draw_batch(Random(1))
     assert add_columns(batch, []) is batch

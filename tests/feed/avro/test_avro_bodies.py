@@ -30,17 +30,17 @@ def table_of(*kinds: Json) -> TableDef:
     return table_def(table_info(1, "t", cols, pk_is_handle=True))
 
 
-def encoded(table: TableDef, rows: list[dict[str, str | None]], options: AvroOptions = PAGE) -> list[bytes]:
+def encode(table: TableDef, rows: list[dict[str, str | None]], options: AvroOptions = PAGE) -> list[bytes]:
     images = {c.name: pa.array([row[c.name] for row in rows], pa.string()) for c in table.row_columns}
     ops, stamps = pa.array(["c"] * len(rows)), pa.array([417318403368288260] * len(rows))
     bodies: list[bytes] = encode_values(table, images, ops, stamps, options).to_pylist()
     return bodies
 
 
-def decoded(table: TableDef, rows: list[dict[str, str | None]], options: AvroOptions = PAGE) -> list[Any]:
+def decode(table: TableDef, rows: list[dict[str, str | None]], options: AvroOptions = PAGE) -> list[Any]:
     schema = fastavro.parse_schema(json.loads(value_schema(table, options)))
     found = []
-    for body in encoded(table, rows, options):
+    for body in encode(table, rows, options):
         stream = io.BytesIO(body)
         found.append(fastavro.schemaless_reader(stream, schema, None))
         assert not stream.read()
@@ -48,7 +48,7 @@ def decoded(table: TableDef, rows: list[dict[str, str | None]], options: AvroOpt
 
 
 def value(kind: Json, text: str | None, options: AvroOptions = PAGE) -> Any:
-    return decoded(table_of(kind), [{"id": "1", kind["name"]["O"]: text}], options)[0][kind["name"]["O"]]
+    return decode(table_of(kind), [{"id": "1", kind["name"]["O"]: text}], options)[0][kind["name"]["O"]]
 
 
 VALUES = [
@@ -114,7 +114,7 @@ def test_string_modes_keep_the_text() -> None:
 )
 def test_decimal_is_its_shortest_twos_complement(text: str, digits: str) -> None:
     kind = column(2, "c", t.NEWDECIMAL, flag=NOT_NULL, flen=10, decimal=4)
-    body = encoded(table_of(kind), [{"id": "0", "c": text}])[0]
+    body = encode(table_of(kind), [{"id": "0", "c": text}])[0]
     assert body == b"\0" + bytes([2 * (len(digits) // 2)]) + bytes.fromhex(digits)
 
 
@@ -145,7 +145,7 @@ def test_default_message_has_only_the_row() -> None:
     table = table_of(column(2, "c", t.VARCHAR))
     schema = json.loads(value_schema(table, PAGE))
     assert [field["name"] for field in schema["fields"]] == ["id", "c"]
-    assert decoded(table, [{"id": "7", "c": "x"}]) == [{"id": 7, "c": "x"}]
+    assert decode(table, [{"id": "7", "c": "x"}]) == [{"id": 7, "c": "x"}]
 
 
 # S2-19
@@ -158,14 +158,14 @@ def test_nullable_column_is_a_union() -> None:
         "type": ["null", {"type": "string", "connect.parameters": {"tidb_type": "TEXT"}}],
     }
     # In zig-zag the branch of `null` is 0, and that of the text is 2, before its length.
-    bodies = encoded(table, [{"id": "0", "c": None}, {"id": "0", "c": "x"}])
+    bodies = encode(table, [{"id": "0", "c": None}, {"id": "0", "c": "x"}])
     assert bodies == [b"\x00\x00", b"\x00\x02\x02x"]
     assert [value(kind, text) for text in (None, "x")] == [None, "x"]
 
 
 # S2-09, S2-10, S2-11
 def test_extension_adds_operation_and_commit_ts() -> None:
-    row = decoded(table_of(), [{"id": "7"}], AvroOptions(extension=True))[0]
+    row = decode(table_of(), [{"id": "7"}], AvroOptions(extension=True))[0]
     assert row == {
         "id": 7,
         "_tidb_op": "c",
@@ -185,9 +185,9 @@ def test_key_has_only_its_columns() -> None:
 
 def test_value_that_does_not_fit_names_table_and_column() -> None:
     with pytest.raises(SchemaError, match=r"table=test\.t column=c"):
-        encoded(table_of(column(2, "c")), [{"id": "1", "c": "one"}])
+        encode(table_of(column(2, "c")), [{"id": "1", "c": "one"}])
     with pytest.raises(SchemaError, match=r"table=test\.t column=c"):
-        encoded(table_of(column(2, "c", flag=NOT_NULL)), [{"id": "1", "c": None}])
+        encode(table_of(column(2, "c", flag=NOT_NULL)), [{"id": "1", "c": None}])
 
 
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -217,7 +217,7 @@ def test_rows_of_random_tables_are_read_back(data: st.DataObject) -> None:
             nullable = not kind["type"]["Flag"] & NOT_NULL
             row[kind["name"]["O"]] = data.draw(st.one_of(st.none(), texts) if nullable else texts)
         rows.append(row)
-    for row, read in zip(rows, decoded(table, rows), strict=True):
+    for row, read in zip(rows, decode(table, rows), strict=True):
         assert read == {name: None if text is None else _typed(name, text) for name, text in row.items()}
 
 

@@ -240,7 +240,7 @@ def test_files_past_their_retention_are_deleted_except_the_newest() -> None:
         with BinlogPublisher(storage, FEED, store=store) as publisher:
             publisher.publish_window(manifest, lambda _: iter([part]))
 
-    def held() -> tuple[list[int], int]:
+    def list_held() -> tuple[list[int], int]:
         index = read_index(store)
         assert index is not None
         assert {path for path in store.files if path != PATH} == {file.name for file in index.files}
@@ -248,15 +248,15 @@ def test_files_past_their_retention_are_deleted_except_the_newest() -> None:
 
     for second in (1, day, 2 * day):
         write(second)
-    assert held()[0] == [0, 1, 2]
+    assert list_held()[0] == [0, 1, 2]
     write(3 * day)
     # The rest is complete after the last deleted commit.
-    assert held() == ([1, 2, 3], max(commit_ts(1), commit_ts(3 * day - 1)))
+    assert list_held() == ([1, 2, 3], max(commit_ts(1), commit_ts(3 * day - 1)))
     write(30 * day)
-    assert held()[0] == [4]
+    assert list_held()[0] == [4]
     with BinlogPublisher(storage, FEED, store=store) as publisher:
         publisher.publish_window(window((40 * day, 50 * day))[0], lambda _: iter(()))
-    assert held()[0] == [4]
+    assert list_held()[0] == [4]
 
 
 def test_empty_window_claims_the_folder_and_moves_the_checkpoint() -> None:

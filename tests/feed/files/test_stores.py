@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PIECE = 4 << 20
 
 
-def opened(uri: str) -> Store:
+def open_uri(uri: str) -> Store:
     storage = parse_sink_uri(uri).storage
     assert storage is not None
     return open_store(storage)
@@ -38,8 +38,8 @@ def bucket(s3: S3, path: str, more: str = "") -> str:
 @pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.process)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "file":
-        return opened(f"file://{tmp_path}/new/folder?protocol=avro")
-    return opened(bucket(request.getfixturevalue("s3"), tmp_path.name))
+        return open_uri(f"file://{tmp_path}/new/folder?protocol=avro")
+    return open_uri(bucket(request.getfixturevalue("s3"), tmp_path.name))
 
 
 def test_file_is_read_as_it_was_written(store: Store) -> None:
@@ -132,7 +132,7 @@ def test_unreadable_file_leaves_the_old_one(store: Store) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["late", "shorter"])
 def test_object_whose_file_changes_while_it_is_sent_is_not_published(s3: S3, tmp_path: Path, kind: str) -> None:
-    store, new = opened(bucket(s3, tmp_path.name)), os.urandom(3 * PIECE)
+    store, new = open_uri(bucket(s3, tmp_path.name)), os.urandom(3 * PIECE)
     with pytest.raises(Transient, match=r"does not give it|bytes shorter"):
         store.put_from("one", Shrinking(new) if kind == "shorter" else Failing(new, late=True))
     assert store.list("") == []
@@ -145,11 +145,11 @@ def test_refusing_or_unreachable_store_is_reported(s3: S3) -> None:
         (bucket(s3, "x").replace(str(s3.port), "9"), Transient, "object store does not answer"),
     ):
         with pytest.raises(kind, match=error):
-            opened(uri).put("one", b"content")
+            open_uri(uri).put("one", b"content")
 
 
 def test_incomplete_file_is_invisible(tmp_path: Path) -> None:
-    store = opened(f"file://{tmp_path}?protocol=avro")
+    store = open_uri(f"file://{tmp_path}?protocol=avro")
     # As a killed process leaves it.
     (tmp_path / "one.part").write_bytes(b"half")
     assert store.list("") == []
@@ -160,6 +160,6 @@ def test_incomplete_file_is_invisible(tmp_path: Path) -> None:
 
 def test_unusable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    store = opened(f"file://{tmp_path}/file?protocol=avro")
+    store = open_uri(f"file://{tmp_path}/file?protocol=avro")
     with pytest.raises(Transient, match="Not a directory"):
         store.put("one", b"")

@@ -37,13 +37,13 @@ OPTIONS: dict[str, Options] = {
 }
 
 
-def written(protocol: str, op: str, old: Sequence[Row], new: Sequence[Row]) -> Record:
+def write_record(protocol: str, op: str, old: Sequence[Row], new: Sequence[Row]) -> Record:
     [(key, value)] = zip(*(one.to_pylist() for one in format_of(OPTIONS[protocol]).encode(
         changes_of(TABLE, op, old, new))), strict=True)  # fmt: skip
     return Record("t[0]@1", key, value)
 
 
-def texts(row: Any) -> Row:
+def to_texts(row: Any) -> Row:
     return {name: None if value is None else str(value) for name, value in row.items()}
 
 
@@ -51,16 +51,16 @@ def texts(row: Any) -> Row:
 def test_row_change_is_decoded(protocol: str) -> None:
     decode = decoder_of(protocol)
     for op, old, new in ((INSERT, [], [NEW]), (UPDATE, [OLD], [NEW]), (DELETE, [OLD], [])):
-        (event,) = decode(written(protocol, op, old, new))
+        (event,) = decode(write_record(protocol, op, old, new))
         # In the Open Protocol an insert looks like an update without an old row.
         assert event.op == (None if (protocol, op) == ("open-protocol", INSERT) else op)
         assert (event.commit_ts, event.db, event.table) == (COMMIT_TS, TABLE.db, "item")
         shown = event.value or event.before if op == DELETE else event.value
         if shown is not None:
-            assert texts(shown) == (new or old)[0]
+            assert to_texts(shown) == (new or old)[0]
         if op == UPDATE:
-            assert texts(event.before) == OLD
-        assert event.key is None or texts(event.key) == {"id": "7"}
+            assert to_texts(event.before) == OLD
+        assert event.key is None or to_texts(event.key) == {"id": "7"}
         assert json.loads(json.dumps(event.to_dict()))["commit_ts"] == str(COMMIT_TS)
 
 
@@ -102,11 +102,11 @@ def test_drainer_messages_have_the_rows_of_a_transaction() -> None:
 
 
 def test_open_protocol_message_may_have_several_events() -> None:
-    parts = [written("open-protocol", INSERT, [], [one]) for one in (OLD, NEW)]
+    parts = [write_record("open-protocol", INSERT, [], [one]) for one in (OLD, NEW)]
     key = (parts[0].key or b"") + (parts[1].key or b"")[8:]
     value = b"".join(part.value or b"" for part in parts)
     events = list(decoder_of("open-protocol")(Record("t[0]@1", key, value)))
-    assert [texts(event.value) for event in events] == [OLD, NEW]
+    assert [to_texts(event.value) for event in events] == [OLD, NEW]
 
 
 VERSION = (1).to_bytes(8, "big")

@@ -162,7 +162,7 @@ def test_the_alert_rules_use_series_that_the_page_has(make_pump: MakePump, clust
     # Counted by kind, so a series exists only after the first one of its kind.
     pump.service.metrics.errors.add("write")
     shown = [sample(line) for line in ask(pump, "GET", "/metrics").body.decode().splitlines() if line[0] != "#"]
-    assert alert_rules.unanswered("binlake-pumps", shown) == {}
+    assert alert_rules.find_missing_series("binlake-pumps", shown) == {}
 
 
 def sample(line: str) -> tuple[str, frozenset[str]]:

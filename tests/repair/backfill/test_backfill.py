@@ -92,7 +92,7 @@ def test_killed_repair_continues_after_its_last_window(shop: Shop) -> None:
     lo = shop.ts
     apply_window(shop, 15)
     hi = apply_window(shop, 15)
-    right = shop.shown()
+    right = shop.read_rows()
     execute(shop.server, *[f"DELETE FROM shop.`{name}`" for _, name in shop.workload.rows])
     with pytest.raises(Killed):
         repair_range(shop.lake.replication, progress(shop, lo, hi), hook=power_cut)
@@ -105,7 +105,7 @@ def test_killed_repair_continues_after_its_last_window(shop: Shop) -> None:
     verified = verify(shop.lake.replication)
     assert not {difference.key for difference in verified.differences} & present
     assert {difference.kind for difference in verified.differences} == {"missing"}
-    assert all(not (shown - right[name]) for name, shown in shop.shown().items())
+    assert all(not (shown - right[name]) for name, shown in shop.read_rows().items())
     progress(shop, lo, hi).finish({})
     assert len(progress(shop, lo, hi).remaining()) == 2
 
@@ -123,11 +123,11 @@ def test_tables_altered_since_then_are_repaired_too(shop: Shop) -> None:
     trade_nothing = shop.lake.land()
     shop.refill()
     set_checkpoint(shop.server, trade_nothing)
-    right = shop.shown()
+    right = shop.read_rows()
     execute(shop.server, "UPDATE shop.log SET more = 8 LIMIT 3")
     done = repair_range(shop.lake.replication, progress(shop, lo, hi))
     assert done.gone == ["shop.types"]
-    assert shop.shown() == right
+    assert shop.read_rows() == right
 
 
 def test_lake_that_starts_late_judges_only_rows_it_has_seen(server: MariaDb, tmp_path: Path) -> None:
@@ -162,11 +162,11 @@ def test_lake_that_starts_late_judges_only_rows_it_has_seen(server: MariaDb, tmp
 def test_range_on_the_target_is_rolled_back_to_its_start(shop: Shop) -> None:
     # DESIGN 4, DESIGN 3.8: after a rollback, the checkpoint does not claim that the target equals the source
     lo = shop.ts
-    start = shop.shown()
+    start = shop.read_rows()
     hi = apply_window(shop, 40)
     with hold_target(shop.lake.replication, 0) as target:
         plan, _ = rollback_target(shop.lake.replication, lo, hi, target, force=False)
-    assert shop.shown() == start
+    assert shop.read_rows() == start
     assert plan.keys > 20
     assert '"consistent":false' in rows(shop.server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
 
@@ -175,12 +175,12 @@ def test_rollback_is_refused_for_a_table_with_extra_columns(shop: Shop) -> None:
     # the undo writes whole rows
     lo = shop.ts
     hi = apply_window(shop, 40)
-    changed = shop.shown()
+    changed = shop.read_rows()
     execute(shop.server, "ALTER TABLE shop.log ADD COLUMN own INT DEFAULT 1")
     with hold_target(shop.lake.replication, 0) as target, pytest.raises(Drift, match=r"columns of its own.*: own"):
         rollback_target(shop.lake.replication, lo, hi, target, force=False)
     execute(shop.server, "ALTER TABLE shop.log DROP COLUMN own")
-    assert shop.shown() == changed
+    assert shop.read_rows() == changed
 
 
 def test_rollback_never_removes_a_later_row_that_reused_its_unique_value(shop: Shop) -> None:
@@ -192,10 +192,10 @@ def test_rollback_never_removes_a_later_row_that_reused_its_unique_value(shop: S
     ts = shop.lake.land()
     shop.refill()
     set_checkpoint(shop.server, ts)
-    changed = shop.shown()
+    changed = shop.read_rows()
     with hold_target(shop.lake.replication, 0) as target, pytest.raises(TargetRefused, match="Duplicate entry"):
         rollback_target(shop.lake.replication, lo, hi, target, force=False)
-    assert shop.shown() == changed
+    assert shop.read_rows() == changed
 
 
 def test_range_with_later_changes_is_rolled_back_only_with_force(shop: Shop) -> None:
@@ -254,14 +254,14 @@ def test_range_is_rolled_back_at_the_source_by_a_new_change(
 ) -> None:
     sql = {"host": second_mariadb.host, "port": second_mariadb.port, "user": second_mariadb.user}
     shop = first_shop.copy(tmp_path, source={"sql": sql})
-    start = shop.shown()
+    start = shop.read_rows()
     lo, hi = shop.ts, apply_window(shop, 40)
     second_mariadb.wipe()
     shop.fill(second_mariadb)
-    target = shop.shown()
+    target = shop.read_rows()
     rollback_source(shop.lake.replication, lo, hi, force=False)
-    assert shop.shown(second_mariadb) == start
-    assert shop.shown() == target
+    assert shop.read_rows(second_mariadb) == start
+    assert shop.read_rows() == target
     with pytest.raises(Permanent, match="differ from their state after the range"):
         rollback_source(shop.lake.replication, lo, hi, force=False)
 
@@ -272,7 +272,7 @@ def test_command_runs_alone_and_reports_in_json(shop: Shop, tmp_path: Path, caps
     file, result = tmp_path / "demo.toml", tmp_path / "result.json"
     file.write_text(replication_toml(shop.lake.replication))
     arguments = ["--replication", str(file), "--from", str(lo), "--to", str(hi), "--result", str(result)]
-    right = shop.shown()
+    right = shop.read_rows()
     execute(shop.server, "DELETE FROM shop.item", "DELETE FROM shop.log")
     assert main(["backfill", "repair", *arguments, "--output", "json"]) == 0
     repaired = json.loads(result.read_text())["results"][0]
@@ -287,7 +287,7 @@ def test_command_runs_alone_and_reports_in_json(shop: Shop, tmp_path: Path, caps
         entry["table"]: [name for name, _ in entry["columns"]] for entry in repaired["detail"]["lineage"]["wrote"]
     }
     assert written.get("item") in (None, [column.name for column in item.columns])
-    assert all(not (shown - right[name]) for name, shown in shop.shown().items())
+    assert all(not (shown - right[name]) for name, shown in shop.read_rows().items())
     with hold_target(shop.lake.replication, 0):
         assert main(["backfill", "repair", *arguments, "--wait", "0"]) == 1
     assert json.loads(result.read_text())["error"]["class"] == LeaseHeld.__name__
@@ -295,7 +295,7 @@ def test_command_runs_alone_and_reports_in_json(shop: Shop, tmp_path: Path, caps
     shop.refill()
     assert main(["backfill", "rollback", *arguments, "--write-to", "file", "--file", str(undo)]) == 0
     assert "lineage" not in json.loads(result.read_text())["results"][0]["detail"]
-    assert shop.shown() == right
+    assert shop.read_rows() == right
     # It is not a fix, because it does not lead to the source's state.
     assert main(["repair", "--replication", str(file), "--from-file", str(undo)]) == 1
     assert main(["backfill", "repair", *arguments[:4], "--to", str(hi + 1)]) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.exact import rounded
+from support.exact import find_rounded_numbers
 from support.shop import Shop
 from support.tinylake import replication_toml, set_checkpoint
 from test_backfill import find_wrong_rows
@@ -47,7 +47,7 @@ def test_transaction_is_repaired_by_its_commit_ts_and_shown_on_the_page(
     for command in (["audit", "row", "shop.item", id_], ["audit", "table", "shop.item", "--at", str(ts)],
                     ["audit", "sql", "--table", "shop.item"], ["window", "list"], ["checkpoint", "show"],
                     ["verify"], ["recover"], ["preflight"]):  # fmt: skip
-        assert rounded(run_json(capsys, *command, *arguments)) == []
+        assert find_rounded_numbers(run_json(capsys, *command, *arguments)) == []
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:

@@ -49,7 +49,7 @@ def test_equal_rows_are_equal_by_checksum_alone(shop: Shop, monkeypatch: pytest.
 def test_all_planted_differences_are_found_and_nothing_else(first_shop: Shop, tmp_path: Path, seed: int) -> None:
     # S3-04, U-18
     shop = first_shop.copy(tmp_path, seed)
-    right = shop.shown()
+    right = shop.read_rows()
     planted = shop.spoil(30)
     verified = verify(shop.lake.replication, SMALL)
     assert shop.count_differences(verified) == planted
@@ -59,7 +59,7 @@ def test_all_planted_differences_are_found_and_nothing_else(first_shop: Shop, tm
     with make_settled_target(shop.lake.replication) as target:
         done = repair_keys(shop.lake.replication, keys_of(verified.differences, tables), target)
     assert done.different == len(verified.differences)
-    assert shop.shown() == right
+    assert shop.read_rows() == right
     assert verify(shop.lake.replication, SMALL).equal
 
 
@@ -142,7 +142,7 @@ def test_sampled_runs_read_every_chunk_in_turn(shop: Shop) -> None:
 
 def test_fix_file_states_its_purpose_and_runs_once(shop: Shop, tmp_path: Path) -> None:
     # DESIGN 3.9: keyless rows too, however often it is run; a plain client can run the file as well
-    right = shop.shown()
+    right = shop.read_rows()
     shop.spoil(30)
     verified = verify(shop.lake.replication, SMALL)
     path = tmp_path / "fixes.sql"
@@ -152,7 +152,7 @@ def test_fix_file_states_its_purpose_and_runs_once(shop: Shop, tmp_path: Path) -
         cursor.execute(path.read_text(encoding="utf-8"))
         while cursor.nextset():
             pass
-    assert shop.shown() == right
+    assert shop.read_rows() == right
     shop.refill(shop.spoilt)
     tables = [name for (name,) in rows(shop.server, "SELECT DISTINCT table_name FROM information_schema.columns "
                                        "WHERE table_schema = 'shop'")]  # fmt: skip
@@ -163,7 +163,7 @@ def test_fix_file_states_its_purpose_and_runs_once(shop: Shop, tmp_path: Path) -
     for _ in range(2):
         with make_settled_target(shop.lake.replication) as target:
             apply_file(shop.lake.replication, path, target)
-        assert shop.shown() == right
+        assert shop.read_rows() == right
     ledger = rows(shop.server, "SELECT SUM(row_count), MIN(lo), MAX(hi) FROM tidb_binlog.binlake_ledger")
     assert ledger == [(sum(batch.rows for batch in written.batches), shop.ts, shop.ts)]
 
@@ -178,7 +178,7 @@ def test_fix_file_states_its_purpose_and_runs_once(shop: Shop, tmp_path: Path) -
 def test_fix_is_never_applied_at_another_checkpoint(shop: Shop, tmp_path: Path) -> None:
     #
     shop.spoil(10)
-    spoilt = shop.shown()
+    spoilt = shop.read_rows()
     path = tmp_path / "fixes.sql"
     write_fixes(shop.lake.replication, verify(shop.lake.replication, SMALL), path)
     set_checkpoint(shop.server, shop.lake.land())
@@ -187,7 +187,7 @@ def test_fix_is_never_applied_at_another_checkpoint(shop: Shop, tmp_path: Path) 
         make_settled_target(shop.lake.replication) as target,
     ):
         apply_file(shop.lake.replication, path, target)
-    assert shop.shown() == spoilt
+    assert shop.read_rows() == spoilt
 
 
 def test_target_inside_a_window_is_refused_or_awaited(shop: Shop) -> None:

@@ -80,7 +80,7 @@ def assert_rows(server: MariaDb, history: History, before: dict[str, object], co
     """Assert the source's rows, each with the extra values of its origin; new rows have defaults and unused numbers."""
     wanted = sorted((row["id"], row["u"], row["v"]) for row in history.rows.values())
     assert source_rows(server) == wanted
-    kept, found = history.owned(before, column), own_values(server, column)
+    kept, found = history.expected_values(before, column), own_values(server, column)
     assert {name: found[name] for name in kept} == kept
     fresh = [found[name] for name in found.keys() - kept.keys()]
     assert {values[1:] for values in fresh} <= {("x", None, 0.1, None)}

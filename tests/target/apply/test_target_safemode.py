@@ -24,7 +24,7 @@ def auto(target: Target) -> Target:
     return target.model_copy(update={"safe_mode": "auto"})
 
 
-def forms(target: Target) -> str:
+def read_forms(target: Target) -> str:
     return read_position(target, NAME, CLUSTER).forms
 
 
@@ -58,9 +58,9 @@ def test_safe_mode_follows_from_configuration_and_exit_point() -> None:
 @pytest.mark.mariadb
 def test_safe_mode_ends_after_a_clean_window(auto: Target) -> None:
     # U-26, S4-37, S4-42
-    assert forms(auto) == "safe"
+    assert read_forms(auto) == "safe"
     apply(auto, Window(0, 100).put((1, "a")))
-    assert forms(auto) == "plain"
+    assert read_forms(auto) == "plain"
 
 
 @pytest.mark.mariadb
@@ -68,15 +68,15 @@ def test_checkpoint_below_the_exit_point_is_safe_and_inconsistent_until_passed(s
     # S4-38, S4-40: windows up to 800 were started, then the checkpoint went back to 500
     apply(auto, Window(0, 800).put((1, "a")))
     write_drainer_checkpoint(server, 500, "true")
-    assert forms(auto) == "safe"
+    assert read_forms(auto) == "safe"
     apply(auto, Window(500, 700).put((1, "b")))
     # DESIGN 3.8: changes between 700 and 800 are still on the target
     assert rows(server, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint") == [(0,)]
     assert rows(server, "SELECT exit_ts FROM tidb_binlog.binlake_progress") == [(800,)]
-    assert forms(auto) == "safe"
+    assert read_forms(auto) == "safe"
     apply(auto, Window(700, 900).put((1, "c")))
     assert rows(server, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint") == [(1,)]
-    assert forms(auto) == "plain"
+    assert read_forms(auto) == "plain"
 
 
 @pytest.mark.mariadb
@@ -84,22 +84,22 @@ def test_unclean_checkpoint_of_another_writer_is_safe_for_a_minute(server: Maria
     # S4-41: no exit point; the minute is measured in commit time
     write_drainer_checkpoint(server, START, "false")
     with pytest.raises(CheckpointConflict, match="safe-mode-duration-s is 0"):
-        forms(auto.model_copy(update={"safe_mode_duration_s": 0}))
-    assert forms(auto) == "safe"
+        read_forms(auto.model_copy(update={"safe_mode_duration_s": 0}))
+    assert read_forms(auto) == "safe"
     apply(auto, Window(START, START + 30 * SECOND))
-    assert forms(auto) == "safe"
+    assert read_forms(auto) == "safe"
     apply(auto, Window(START + 30 * SECOND, START + 70 * SECOND))
-    assert forms(auto) == "plain"
+    assert read_forms(auto) == "plain"
     # The other writer wrote again, past our exit point.
     write_drainer_checkpoint(server, START + 90 * SECOND, "false")
-    assert forms(auto) == "safe"
+    assert read_forms(auto) == "safe"
 
 
 @pytest.mark.mariadb
 def test_clean_checkpoint_of_another_writer_needs_no_safe_mode(server: MariaDb, auto: Target) -> None:
     # S4-37: `consistent` is true only after a clean end
     write_drainer_checkpoint(server, START, "true")
-    assert forms(auto) == "plain"
+    assert read_forms(auto) == "plain"
 
 
 @pytest.mark.mariadb
@@ -118,9 +118,9 @@ def test_exit_point_is_stored_before_the_first_write(server: MariaDb) -> None:
 def test_writer_that_resumed_exactly_at_our_exit_point_is_detected(server: MariaDb, auto: Target) -> None:
     # S4-41, R-59: a drainer that resumes from our clean end writes `consistent: false` with the same commitTS
     apply(auto, Window(START - SECOND, START).put((1, "a")))
-    assert forms(auto) == "plain"
+    assert read_forms(auto) == "plain"
     write_drainer_checkpoint(server, START, "false")
-    assert forms(auto) == "safe"
+    assert read_forms(auto) == "safe"
 
 
 @pytest.mark.mariadb

@@ -60,12 +60,12 @@ def window(target: Target, ddl: tuple[str, list[tuple[str, str]]], *, repeatable
     return Window(100, 300).ddl(200, sql, names, read_expected(target, names), repeatable=repeatable)
 
 
-def begin(target: Target, found: Window, step: str) -> None:
+def kill_apply(target: Target, found: Window, step: str) -> None:
     pid = apply_in_child(target, found, at(step, 1, signal_me(signal.SIGKILL)))
     assert wait_for_exit(pid) == -signal.SIGKILL
 
 
-def let_happen(server: MariaDb, what: str) -> None:
+def renumber_tables(server: MariaDb, what: str) -> None:
     """Change the tables' numbers without changing their rows."""
     if what == "optimize":
         for name in ("app.a", "app.b", "app.p"):
@@ -82,8 +82,8 @@ def ids(server: MariaDb, *names: str) -> list[list[int]]:
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
 def test_interrupted_truncate_leaves_no_row(server: MariaDb, target: Target, step: str, meanwhile: str) -> None:
     found = window(target, TRUNCATE, repeatable=True)
-    begin(target, found, step)
-    let_happen(server, meanwhile)
+    kill_apply(target, found, step)
+    renumber_tables(server, meanwhile)
     apply(target, found)
     assert ids(server, "a") == [[]]
 
@@ -101,8 +101,8 @@ def test_swap_of_equal_tables_runs_once(server: MariaDb, target: Target, step: s
     )
     narrow = target.model_copy(update={"user": "narrow", "password": "secret"})
     found = window(target, SWAP, repeatable=False)
-    begin(narrow, found, step)
-    let_happen(server, meanwhile)
+    kill_apply(narrow, found, step)
+    renumber_tables(server, meanwhile)
     assert apply(narrow, found).ddls == (step == "intent")
     assert ids(server, "a", "b") == [[2], [1]]
     apply(narrow, Window(300, 400))
@@ -112,7 +112,7 @@ def test_swap_of_equal_tables_runs_once(server: MariaDb, target: Target, step: s
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
 def test_swap_without_its_marker_stops_for_an_operator(server: MariaDb, target: Target, step: str) -> None:
     found = window(target, SWAP, repeatable=False)
-    begin(target, found, step)
+    kill_apply(target, found, step)
     for (name,) in rows(server, "SHOW TABLES IN tidb_binlog LIKE 'binlake\\_kept%'"):
         execute(server, f"DROP TABLE tidb_binlog.{name}")
     with pytest.raises(Permanent, match="does not show whether it ran") as stopped:
@@ -136,7 +136,7 @@ def test_refused_rename_list_moves_nothing(server: MariaDb, target: Target) -> N
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
 def test_exchange_is_proven_by_swapped_numbers(server: MariaDb, target: Target, step: str) -> None:
     found = window(target, EXCHANGE, repeatable=False)
-    begin(target, found, step)
+    kill_apply(target, found, step)
     assert apply(target, found).ddls == (step == "intent")
     assert ids(server, "p", "b") == [[2, 13], [3]]
 
@@ -145,9 +145,9 @@ def test_exchange_is_proven_by_swapped_numbers(server: MariaDb, target: Target, 
 @pytest.mark.parametrize("step", ["intent", "ddl_executed"])
 def test_exchange_without_proof_is_not_guessed(server: MariaDb, target: Target, step: str, meanwhile: str) -> None:
     found = window(target, EXCHANGE, repeatable=False)
-    begin(target, found, step)
+    kill_apply(target, found, step)
     before = ids(server, "p", "b")
-    let_happen(server, meanwhile)
+    renumber_tables(server, meanwhile)
     with pytest.raises(Permanent, match="does not show whether it ran"):
         apply(target, found)
     with pytest.raises(CheckpointConflict, match="cannot prove it"):
@@ -158,8 +158,8 @@ def test_exchange_without_proof_is_not_guessed(server: MariaDb, target: Target, 
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 def test_interrupted_drop_of_a_partition_is_completed(server: MariaDb, target: Target, meanwhile: str) -> None:
     found = window(target, DROP_PARTITION, repeatable=True)
-    begin(target, found, "intent")
-    let_happen(server, meanwhile)
+    kill_apply(target, found, "intent")
+    renumber_tables(server, meanwhile)
     assert apply(target, found).ddls == 1
     assert ids(server, "p") == [[13]]
 
@@ -171,7 +171,7 @@ def test_repair_of_the_table_is_not_taken_for_a_dropped_partition(server: MariaD
     left = replace(read_expected(target, names), moves_rows=True)
     found = Window(100, 300).ddl(200, sql, names, left, repeatable=True)
     execute(server, "ALTER TABLE app.p ENGINE = MyISAM")
-    begin(target, found, "intent")
+    kill_apply(target, found, "intent")
     execute(server, "ALTER TABLE app.p ENGINE = InnoDB")
     with pytest.raises(Permanent) as stopped:
         apply(target, found)
@@ -193,7 +193,7 @@ def test_definitions_prove_nothing_for_a_ddl_that_moves_rows(
     if amiss == "index":
         execute(server, "ALTER TABLE app.p DROP INDEX by_v", "ALTER TABLE app.b DROP INDEX by_v")
     found = Window(100, 300).ddl(200, sql, names, left, repeatable=ddl is DROP_PARTITION)
-    begin(target, found, step)
+    kill_apply(target, found, step)
     if amiss == "comment":
         execute(server, "ALTER TABLE app.p COMMENT = 'theirs'")
     assert apply(target, found).ddls == (step == "intent")
@@ -216,7 +216,7 @@ def test_refused_exchange_that_was_done_by_hand_is_not_reversed(server: MariaDb,
 
 def test_dropped_partition_is_proven_on_the_same_server_and_unknown_on_another(server: MariaDb, target: Target) -> None:
     found = window(target, DROP_PARTITION, repeatable=True)
-    begin(target, found, "ddl_executed")
+    kill_apply(target, found, "ddl_executed")
     copy = take_copy(server, *EVERY)
     assert apply(target, found).ddls == 0
     fail_over(server, copy, *EVERY)
@@ -230,7 +230,7 @@ def test_dropped_partition_is_proven_on_the_same_server_and_unknown_on_another(s
 
 def test_intent_of_an_older_version_without_proof_is_not_guessed(server: MariaDb, target: Target) -> None:
     found = window(target, TRUNCATE, repeatable=True)
-    begin(target, found, "intent")
+    kill_apply(target, found, "intent")
     [(text,)] = rows(server, "SELECT ddl_expected FROM tidb_binlog.binlake_progress")
     old = json.dumps({key: value for key, value in json.loads(text).items() if key != "before"})
     with closing(Session(target)) as session:

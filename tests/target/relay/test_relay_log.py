@@ -200,10 +200,10 @@ def test_unreadable_folder_is_reported_as_binlakes_error(tmp_path: Path, monkeyp
     log, window = relay(tmp_path), two_segments()
     write(log, window)
 
-    def gone(_: Path) -> Iterator[Path]:
+    def fail_stale(_: Path) -> Iterator[Path]:
         raise OSError(116, "Stale file handle")
 
-    monkeypatch.setattr(Path, "iterdir", gone)
+    monkeypatch.setattr(Path, "iterdir", fail_stale)
     with pytest.raises(LostRange, match="cannot be read: Stale"):
         read(log, window)
     with pytest.raises(Transient, match="Stale"):
@@ -217,10 +217,10 @@ def test_first_error_of_a_writer_is_reported(tmp_path: Path, monkeypatch: pytest
     log = relay(tmp_path)
 
     def stop() -> None:
-        monkeypatch.setattr(Path, "glob", gone)
+        monkeypatch.setattr(Path, "glob", fail_stale)
         raise Transient("asked to stop")
 
-    def gone(*_: object) -> Iterator[Path]:
+    def fail_stale(*_: object) -> Iterator[Path]:
         raise OSError(116, "Stale file handle")
 
     with pytest.raises(Transient, match="asked to stop"):
@@ -316,25 +316,25 @@ def test_second_writer_is_refused(tmp_path: Path) -> None:
     assert f"process {os.getpid()} on {socket.gethostname()}" in caught.value.hint
 
 
-def configured(**more: object) -> Replication:
+def configure(**more: object) -> Replication:
     target = {"target": {"db-type": "mariadb"}}
     return Replication.model_validate({"name": NAME, "lake": {"path": "/nowhere"}, **target, **more})
 
 
 def test_relay_files_are_kept_in_the_configured_folder(tmp_path: Path) -> None:
     # S3-17, S3-19
-    assert RelayLog.of(configured()) is None
-    assert configured().relay.max_file_size == 10_485_760
-    log = RelayLog.of(configured(relay={"log-dir": str(tmp_path)}))
+    assert RelayLog.of(configure()) is None
+    assert configure().relay.max_file_size == 10_485_760
+    log = RelayLog.of(configure(relay={"log-dir": str(tmp_path)}))
     assert log is not None
     assert log.storage.folder == tmp_path / NAME / "127.0.0.1-3306-tidb_binlog"
     with pytest.raises(ConfigError, match="unknown scheme"):
-        RelayLog.of(configured(relay={"log-dir": "nfs://host/relay"}))
+        RelayLog.of(configure(relay={"log-dir": "nfs://host/relay"}))
 
 
 def test_missing_folder_is_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # S3-17: a share that is not mounted
-    own = configured(relay={"log-dir": str(tmp_path / "share")})
+    own = configure(relay={"log-dir": str(tmp_path / "share")})
     with pytest.raises(ConfigError, match="does not exist") as caught:
         RelayLog.of(own)
     assert "mounted" in caught.value.hint
@@ -363,7 +363,7 @@ def test_two_targets_never_share_a_folder(tmp_path: Path) -> None:
         {"host": "::1", "port": 3306, "checkpoint-schema": "tidb_binlog"},
     ]
     section = {"log-dir": str(tmp_path)}
-    logs = [RelayLog.of(configured(relay=section, target={"db-type": "mariadb", **target})) for target in targets]
+    logs = [RelayLog.of(configure(relay=section, target={"db-type": "mariadb", **target})) for target in targets]
     folders = {log.storage.folder for log in logs if log is not None}
     assert len(folders) == len(targets)
     assert {folder.parent for folder in folders} == {tmp_path / NAME}

@@ -29,17 +29,17 @@ def auto(target: Target, request: pytest.FixtureRequest) -> Target:
     )
 
 
-def forms(target: Target) -> str:
+def read_forms(target: Target) -> str:
     return read_position(target, NAME, CLUSTER).forms
 
 
-def stored(server: MariaDb) -> tuple[str, int, int | None]:
+def read_progress(server: MariaDb) -> tuple[str, int, int | None]:
     """(checkPoint, exit_ts, open_lo)."""
     text = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
     return text, *rows(server, "SELECT exit_ts, open_lo FROM tidb_binlog.binlake_progress")[0]
 
 
-def waiting(server: MariaDb) -> int:
+def count_lock_waits(server: MariaDb) -> int:
     found = rows(server, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'")
     return int(found[0][0])
 
@@ -53,10 +53,10 @@ def test_hanging_statement_is_killed_and_leaves_no_transaction(server: MariaDb, 
     try:
         other.cursor().execute("UPDATE app.t SET v = 'mine' WHERE id = 2")
         pid = apply_in_child(auto, window)
-        wait_until(lambda: waiting(server) == 1, every=0.25)
+        wait_until(lambda: count_lock_waits(server) == 1, every=0.25)
         os.kill(pid, signal.SIGTERM)
         # The lock is still held and no wait times out, so only the kill can end the statement.
-        wait_until(lambda: waiting(server) == 0, every=0.25)
+        wait_until(lambda: count_lock_waits(server) == 0, every=0.25)
         assert wait_for_exit(pid) == 1
         # The server ends the transactions of a lost client with some delay, but long before a lock wait times out.
         open_ = "SELECT COUNT(*) FROM information_schema.innodb_trx"
@@ -65,7 +65,7 @@ def test_hanging_statement_is_killed_and_leaves_no_transaction(server: MariaDb, 
         other.rollback()
         other.close()
         execute(server, "SET GLOBAL innodb_lock_wait_timeout = DEFAULT")
-    assert stored(server)[1:] == (300, 0)
+    assert read_progress(server)[1:] == (300, 0)
     apply(auto, window)
     assert rows(server, "SELECT * FROM app.t ORDER BY id") == [(1, "a"), (2, "b"), (3, "c")]
 
@@ -81,14 +81,14 @@ def test_stopped_or_killed_window_is_finished_as_it_was_and_the_next_is_plain(
         window.log("one")
     pid = apply_in_child(auto, window, at("batch", 2, signal_me(how)))
     assert wait_for_exit(pid) == (1 if how == signal.SIGTERM else -how)
-    text, exit_ts, open_lo = stored(server)
+    text, exit_ts, open_lo = read_progress(server)
     assert '"consistent":false,"commitTS":100' in text
     # S4-38: every visible change has a commit_ts at or below the exit point
     assert (exit_ts, open_lo) == (300, 100)
     apply(auto, window)
     assert rows(server, "SELECT line FROM app.log") == [("one",)] * 30
-    assert '"consistent":true,"commitTS":300' in stored(server)[0]
-    assert forms(auto) == "plain"
+    assert '"consistent":true,"commitTS":300' in read_progress(server)[0]
+    assert read_forms(auto) == "plain"
 
 
 def test_error_leaves_exit_point_and_checkpoint(server: MariaDb, auto: Target) -> None:
@@ -97,12 +97,12 @@ def test_error_leaves_exit_point_and_checkpoint(server: MariaDb, auto: Target) -
     window = Window(100, 300).put((1, "b")).statement("REPLACE INTO app.missing VALUES (1)")
     with pytest.raises(TargetRefused):
         apply(auto, window)
-    text, exit_ts, open_lo = stored(server)
+    text, exit_ts, open_lo = read_progress(server)
     assert '"consistent":false,"commitTS":100' in text
     assert (exit_ts, open_lo) == (300, 100)
     execute(server, "CREATE TABLE app.missing (id INT PRIMARY KEY)")
     apply(auto, window)
-    assert forms(auto) == "plain"
+    assert read_forms(auto) == "plain"
 
 
 def test_replayed_safe_mode_changes_give_the_result_of_one_delivery(server: MariaDb, target: Target) -> None:
@@ -140,7 +140,7 @@ def test_targets_binlog_shows_each_change_once(logging_server: MariaDb) -> None:
         f"INSERT INTO app.t VALUES {values}",
     )  # fmt: skip
     apply(target, Window(0, 100))
-    assert forms(target) == "plain"
+    assert read_forms(target) == "plain"
     window = Window(100, 200)
     for first in range(0, 100, 10):
         # A second delivery of a batch would add another event and another mark.
