@@ -94,6 +94,7 @@ def test_tasks_are_the_stages_in_the_pipelines_order(folder: Path) -> None:
         ({"validation": 'mode = "sample"'}, {"mirror", "validate", RECOVER}),
         ({}, {"mirror", "finalize", RECOVER}),
     ],
+    ids=["no target", "no mirror", "validation", "defaults"],
 )
 def test_sinks_that_are_not_configured_have_no_tasks(
     folder: Path, sections: dict[str, str | None], last: set[str]

@@ -67,7 +67,8 @@ def test_audit_without_a_result_succeeds(run: Runner) -> None:
 
 
 @pytest.mark.parametrize("conf", [{"what": "row"}, {"what": "row", "table": "a.b"}, {"what": "table", "table": "a.b"},
-                                  {"what": "transaction"}])  # fmt: skip
+                                  {"what": "transaction"}],
+                         ids=["row without table", "row without key", "table without time", "transaction without commit_ts"])  # fmt: skip
 def test_audit_without_an_object_fails_at_once(run: Runner, conf: dict[str, Any]) -> None:
     done = run({"audit": [as_output([])]}, conf, ".audit")
     assert (done.state, done.calls) == ("failed", [])
@@ -119,6 +120,7 @@ RANGE = {"from": LO, "to": LOWERED}
      ({"mode": "rollback", "force": True}, {"--write-to": "target", "--wait": "1", "--force": "true"}),
      ({"mode": "emit", "feed": "a", "topic": "x_{schema}_{table}"},
       {"--feed": "a", "--topic": "x_{schema}_{table}", "--master": "local[1]"})],
+    ids=["rebuild", "repair", "rollback", "emit"],
 )  # fmt: skip
 def test_backfill_gets_its_range_from_the_form(run: Runner, conf: dict[str, Any], more: dict[str, str]) -> None:
     # C-05: the run's id names its progress, so that a cleared run resumes.
@@ -215,6 +217,7 @@ def test_backfill_of_dates_gets_its_range_from_the_interval() -> None:  # C-05
      ({"mode": "rollback", "to": HI}, "set twice"),
      ({"mode": "rebuild"}, "rebuild takes no `commit_ts`"),
      ({"mode": "replay", "into": "copy"}, "replay takes no `commit_ts`")],
+    ids=["repair with range", "rollback with from", "rollback with to", "rebuild", "replay"],
 )  # fmt: skip
 def test_commit_ts_of_one_transaction_excludes_a_range(params: dict[str, Any], error: str) -> None:  # U-12
     task = BackfillOperator(task_id="backfill", replication="orders", replication_file="/r.toml", engine="submit",

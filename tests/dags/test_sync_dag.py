@@ -110,7 +110,9 @@ def test_failed_mirror_does_not_stop_the_sql_sink(run: Runner) -> None:
     assert (done.states["mirror"], done.states["finalize"]) == ("failed", "success")
 
 
-@pytest.mark.parametrize("first", [failure("Transient", "TargetUnavailable"), {"exit": 137}])
+@pytest.mark.parametrize(
+    "first", [failure("Transient", "TargetUnavailable"), {"exit": 137}], ids=["transient error", "dead job"]
+)
 def test_transient_error_or_dead_job_is_retried(run: Runner, first: dict[str, Any]) -> None:
     window = good_window()
     done = run({**window, "finalize": [first, *window["finalize"]], "land": [first, *window["land"]]})

@@ -86,7 +86,9 @@ FORMS = [
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options", FORMS)
+@pytest.mark.parametrize(
+    "options", FORMS, ids=["default", "long delimiter and hex", "tabs without quotes", "odd delimiter without quotes"]
+)
 @given(rows=ROWS)
 @settings(max_examples=examples(20))
 def test_binlakes_reader_reads_every_form(options: CsvOptions, rows: list[Row]) -> None:
@@ -133,6 +135,7 @@ def test_invalid_line_is_refused(content: bytes, error: str) -> None:
     "section",
     [{"delimiter": ""}, {"delimiter": "four"}, {"delimiter": "\n"}, {"delimiter": '"'}, {"quote": "''"},
      {"quote": "\\"}, {"null": "a,b"}, {"binary-encoding-method": "octal"}, {"nul": ""}],
+    ids=lambda section: "{}={!r}".format(*next(iter(section.items()))),
 )  # fmt: skip
 def test_form_that_could_not_be_read_again_is_refused(section: dict[str, str]) -> None:
     with pytest.raises(ValidationError):

@@ -66,6 +66,7 @@ def test_bytes_of_a_binary_column_equal_the_pages_example() -> None:
                                                 "charset": "utf8mb4"}, 0b010_1110),
         (t.FLAG_UNSIGNED, {}, 0b1100_0001),
     ],
+    ids=["unique generated", "primary key", "unsigned"],
 )  # fmt: skip
 def test_column_flags_equal_the_pages(flag: int, more: Json, wanted: int) -> None:
     table = table_def(table_info(1, "t", [column(1, "c", t.LONG, flag=flag, **more)], pk_is_handle=True))

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}, []),
         ({"a": {"a"}}, []),
     ],
+    ids=["chain", "pair", "two cycles", "diamond", "self import"],
 )
 def test_cycles_are_found_completely(edges: dict[str, set[str]], found: list[list[str]]) -> None:
     assert circles(edges) == found

@@ -350,7 +350,9 @@ def test_column_added_under_a_former_name_has_no_old_values(
     assert mirrors.rows(after) == [{"id": "1"} | seen]
 
 
-@pytest.mark.parametrize(("stored", "kinds"), [(True, ["alter", "inexact"]), (False, ["alter"])])
+@pytest.mark.parametrize(
+    ("stored", "kinds"), [(True, ["alter", "inexact"]), (False, ["alter"])], ids=["stored", "virtual"]
+)
 def test_stored_generated_column_makes_older_rows_inexact(stored: bool, kinds: list[str]) -> None:
     made = {**column(2, "g"), "generated_expr_string": "`id` + 1", "generated_stored": stored}
     columns = [column(1, "id", flag=INT_PK)]

@@ -110,7 +110,9 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("source", "target", "text", "changed"), CHANGES)
+@pytest.mark.parametrize(
+    ("source", "target", "text", "changed"), CHANGES, ids=lambda case: getattr(case, "type_name", None)
+)
 def test_type_change_converts_stored_values(source: ColumnInfo, target: ColumnInfo, text: str, changed: str) -> None:
     assert recast(source, target, [text, None], Moment(UTC)) == ([changed, None], [])
 

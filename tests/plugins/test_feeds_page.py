@@ -160,6 +160,7 @@ def test_transient_failure_is_shown_until_the_feed_continues(ask: Ask, log: Wind
         {"Sec-Fetch-Site": "same-site"},
         {"Authorization": "Basic dTpw"},
     ],
+    ids=["other origin", "null origin", "no headers", "cross-site with own origin", "same-site", "basic authorization"],
 )
 def test_another_site_changes_nothing_with_the_users_cookie(
     server: httpx.Client, token: str, log: WindowLog, headers: dict[str, str]
@@ -171,7 +172,9 @@ def test_another_site_changes_nothing_with_the_users_cookie(
     assert read_state(log, "orders").state == "error"
 
 
-@pytest.mark.parametrize("browser", [{"Origin": "own"}, {"Sec-Fetch-Site": "same-origin"}])
+@pytest.mark.parametrize(
+    "browser", [{"Origin": "own"}, {"Sec-Fetch-Site": "same-origin"}], ids=["own origin", "same-origin"]
+)
 def test_pages_own_form_changes_a_feed(
     server: httpx.Client, token: str, log: WindowLog, browser: dict[str, str]
 ) -> None:

@@ -135,6 +135,7 @@ def test_failed_side_dag_asks_for_attention_until_it_succeeds(log: WindowLog) ->
         (replace(AROUND, nodes={**UP, "reachable": False, "why": "PD did not answer within 1 s"}), "PD did not answer"),
         (replace(AROUND, nodes={**UP, "nodes": [{"id": "p1", "stale": True}]}), "without a heartbeat: p1"),
     ],
+    ids=["target", "spark", "pd", "stale pump"],
 )
 def test_unreachable_server_is_not_running(log: WindowLog, around: Surroundings, text: str) -> None:
     state, told = first_problem(read_health(log, around))

@@ -119,6 +119,8 @@ MINUTE = 29_918_880
     ("lo_s", "hi_s", "more", "idle"),
     [(1, 59, {}, True), (1, 60, {}, False), (-1, 59, {}, False), (1, 59, {"rows": 1}, False),
      (1, 59, {"state": "already"}, False), (1, 180, {}, False)],
+    ids=["inside an interval", "ends an interval", "from the interval before", "with rows", "already done",
+         "longer than an interval"],
 )  # fmt: skip
 def test_empty_window_is_idle_until_an_interval_of_commit_time_ends_in_it(
     lo_s: int, hi_s: int, more: dict[str, object], idle: bool

@@ -82,6 +82,7 @@ def test_kill_ends_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         (1, {"class": "SparkNeeded"}, True),
         (0, None, True),
     ],
+    ids=["plain process succeeds", "transient error", "spark needed", "driver not allowed"],
 )
 def test_stage_is_submitted_if_a_plain_process_is_not_enough(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, driver_bytes: int, error: dict[str, str] | None, submitted: bool

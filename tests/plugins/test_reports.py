@@ -169,6 +169,7 @@ TS = "470583292723200001"
         {"stage": "plan", "state": "ready", "lo": TS, "hi": TS, "detail": {"again": True}},
         {"stage": "finalize", "state": "already", "lo": TS, "hi": TS},
     ],
+    ids=["nothing landed", "earlier window again", "already applied"],
 )
 def test_result_without_a_current_position_reports_no_lag(
     task: Any, context: dict[str, Any], result: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -68,6 +68,16 @@ def test_windows_before_a_missing_open_window_are_returned_first() -> None:
         ((ddl(5),), 5),
         ((rows(4),), 4),
     ],
+    ids=[
+        "same commit_ts twice",
+        "descending",
+        "rows before an earlier ddl",
+        "rows twice after a ddl",
+        "ddl after rows of its commit_ts",
+        "rows at lo",
+        "ddl at lo",
+        "rows below lo",
+    ],
 )
 def test_files_out_of_commit_order_are_refused(items: tuple[Item, ...], at: int) -> None:
     with pytest.raises(Permanent, match="not in commit order") as error:

@@ -69,6 +69,7 @@ def test_originals_toml_is_read(tmp_path: Path) -> None:
         ({"start-tso": "5", "stop-tso": "4"}, "start=5"),
         ({"start-datetime": "yesterday"}, "yesterday"),
     ],
+    ids=["empty data-dir", "unknown key", "unknown dest-type", "stop before start", "invalid datetime"],
 )
 def test_invalid_setting_is_named(values: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):

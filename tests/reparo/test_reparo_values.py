@@ -52,7 +52,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "datum", "text"), CASES)
+@pytest.mark.parametrize(("kind", "datum", "text"), CASES, ids=lambda case: getattr(case, "type_name", None))
 def test_datum_is_read_in_any_form(kind: ColumnInfo, datum: bytes, text: str | None) -> None:
     assert datum_reader(kind, BERLIN)(datum) == text
 

@@ -63,6 +63,7 @@ def _changes(ctx: StageContext) -> list[str]:
         ({"mode": "auto"}, {"routes": ROUTES}),
         pytest.param({"mode": "ordered"}, {}, marks=pytest.mark.soak),
     ],
+    ids=["atomic", "parallel", "auto with routes", "ordered"],
 )
 def test_driver_and_workers_write_the_same_changes(
     lake: Callable[..., tuple[Lakehouse, Bounds]], target: dict[str, Any], config: dict[str, Any]

@@ -264,6 +264,9 @@ def running(action: int, **more: Any) -> Json:
         (running(Action.REORGANIZE_PARTITION, table_id=99, schema_state=4), 300),
         (running(Action.PARTITION_BY, table_id=99, schema_state=4), None),
     ],
+    ids=["drop index", "drop index not started", "add index", "revertible multi-schema change",
+         "irreversible multi-schema change", "reorganize partition before its last states",
+         "reorganize partition in its last states", "partition by"],
 )  # fmt: skip
 def test_running_jobs_are_read_by_sql(one: Json, place: int | None) -> None:
     assert running_from(one) == place

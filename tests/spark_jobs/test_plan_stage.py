@@ -34,6 +34,7 @@ def event(state: str, at_ms: int, lo: int = 7) -> dict[str, Any]:
         ([event("blocked", 1), event("ready", 2), event("blocked", 3)], 3),
         ([event("blocked", 1), event("ready", 2)], None),
     ],
+    ids=["no events", "blocked twice", "another lo", "waiting in between", "ready in between", "ready at last"],
 )
 def test_only_uninterrupted_time_counts_as_blocked(events: list[dict[str, Any]], since: int | None) -> None:
     assert plan.find_blocked_since(events, 7) == since

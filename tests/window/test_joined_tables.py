@@ -100,6 +100,7 @@ def test_column_is_nullable_if_it_is_so_in_any_table() -> None:
         (col("c", t.DATETIME, default="CURRENT_TIMESTAMP"), None),
         (col("c", t.VARCHAR, flen=36, default="uuid()", default_is_expr=True), None),
     ],
+    ids=["constant", "no default", "current time", "expression"],
 )
 def test_rows_without_a_column_of_a_created_table_get_its_default(column: Json, filled: str | None) -> None:
     found = joined_column(column, column)

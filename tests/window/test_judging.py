@@ -149,6 +149,7 @@ def test_database_shared_by_other_routes_is_not_dropped() -> None:
         ("tmp", "s1", "renamed into the filter: the target does not have", "copy the table", True),
         ("tmp", "tmp2", "filtered", "", False),
     ],
+    ids=["inside the filter", "out of the filter", "into the filter", "outside the filter"],
 )
 def test_rename_is_decided_by_both_names(old: str, new: str, reason: str, alert: str, opens: bool) -> None:
     w = Workload()

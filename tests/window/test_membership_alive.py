@@ -19,7 +19,9 @@ class Connection:
         """Nothing to close."""
 
 
-@pytest.mark.parametrize("alive", [(True, True, True), (False, False, False), (False, True, False)])
+@pytest.mark.parametrize(
+    "alive", [(True, True, True), (False, False, False), (False, True, False)], ids=["all", "none", "one"]
+)
 def test_is_alive_changes_neither_the_plan_nor_the_routes(alive: tuple[bool, ...]) -> None:  # S0-30
     listed = [replace(status, is_alive=value) for status, value in zip(LISTED, alive, strict=True)]
     listed = [NodeStatus.from_json(status.to_json(), status.node_id) for status in listed]

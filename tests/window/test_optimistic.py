@@ -103,6 +103,7 @@ def test_columns_that_the_target_already_has_are_left_out_of_a_statement() -> No
         (text("name", 100, not_null=True), text("name", 80), "varchar(100)"),
         (replace(text("name"), tp=t.VARCHAR, flen=10), text("name", 64), "varchar(64)"),
     ],
+    ids=["longer text", "nullable", "shorter text"],
 )
 def test_joined_type_holds_all_values(first: Col, second: Col, joined: str) -> None:
     w = two_shards()
@@ -140,7 +141,11 @@ CONFLICTS = [
 ]
 
 
-@pytest.mark.parametrize(("first", "second", "why"), CONFLICTS)
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    CONFLICTS,
+    ids=["unsigned", "text and number", "decimals", "enums in another order", "fill values"],
+)
 def test_conflict_names_both_tables_and_the_remedies(first: Col, second: Col, why: str) -> None:
     w = two_shards()
     w.add_column("s1", "t_1", first)

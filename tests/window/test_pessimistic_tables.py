@@ -224,6 +224,7 @@ def test_held_row_gets_a_readded_column_once() -> None:
         (Col("n", t.FLOAT, 12), Col("n", t.DOUBLE, 22), None),
         (text("n"), Col("n", t.BLOB, 65535), None),
     ],
+    ids=["rename", "timestamp to datetime", "float to double", "text to blob"],
 )
 def test_rows_wait_for_a_separate_step_if_a_later_one_would_read_them_differently(
     first: object, second: object, third: str | None

@@ -35,6 +35,7 @@ def test_hi_stays_below_the_tso_fetched_before_the_members_were_listed() -> None
         (pump("p2", 50, problem="unreachable: connection refused"), "unreachable"),
         (pump("p2", 50, state="offline"), "offline with unread binlogs up to 50"),
     ],
+    ids=["lagging", "no watermark", "unreachable", "offline"],
 )
 def test_pump_that_cannot_serve_blocks_and_is_named(member: Member, reason: str) -> None:  # S0-56 R-05 R-35 R-49
     plan = propose_window(lo=5, tso=100, members=[pump("p1", 60), member])

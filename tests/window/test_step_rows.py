@@ -58,6 +58,18 @@ BLOB = texts(t.BLOB, charset="binary")
         # The target computes the values of a generated column itself.
         (texts(t.VARCHAR), texts(t.BLOB, charset="binary", generated_expr_string="id", generated_stored=True), ""),
     ],
+    ids=[
+        "text to blob",
+        "blob to text",
+        "blob to binary",
+        "timestamp to datetime",
+        "float to double",
+        "double to decimal",
+        "number to text",
+        "column dropped",
+        "column added",
+        "generated column",
+    ],
 )
 def test_columns_of_one_kind_read_a_text_as_the_same_value(one: TableDef, other: TableDef, name: str) -> None:
     assert unreadable_column(one, other) == name
@@ -129,6 +141,7 @@ FORMER = definition(col("m", t.LONG))
         (filled_by("6"), with_id(9, col("n", t.LONGLONG, origin_default="6")), "ALTER TABLE t MODIFY COLUMN n BIGINT"),
         (definition(), filled_by("6", generated_expr_string="id", generated_stored=True), "ALTER TABLE t ADD COLUMN n"),
     ],
+    ids=["renamed", "changed to another type", "type modified", "generated"],
 )
 def test_only_an_added_column_is_filled(before: TableDef, other: TableDef, sql: str) -> None:
     five = step(definition(), filled_by("5"))

@@ -108,7 +108,9 @@ TYPES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "avro", "parameters"), TYPES)
+@pytest.mark.parametrize(
+    ("kind", "avro", "parameters"), TYPES, ids=[parameters["tidb_type"] for *_, parameters in TYPES]
+)
 def test_each_type_has_the_pages_avro_type_and_parameters(kind: Json, avro: str, parameters: Json) -> None:
     union = block(kind)["type"]
     assert union == ["null", {"type": avro, "connect.parameters": parameters}]
@@ -171,7 +173,23 @@ DEFAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "default"), DEFAULTS)
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    DEFAULTS,
+    ids=[
+        "not null",
+        "not null with default",
+        "nullable",
+        "nullable with default",
+        "unsigned bigint",
+        "double",
+        "text null",
+        "decimal not null",
+        "decimal nullable",
+        "current timestamp",
+        "datetime",
+    ],
+)
 def test_default_matches_the_first_branch_of_its_union(kind: Json, default: object) -> None:
     field = block(kind)
     assert field.get("default", "absent") == default

@@ -113,6 +113,16 @@ def test_passwords_are_never_shown(file: Path, config: Path, capsys: pytest.Capt
         (f"-c a --sink-uri {URI} --config C --target-ts 470583292723200001 --start-ts 470583292723200002", "not above"),
         (f"-c a --sink-uri {URI} --config C --tz Mars", "not a time zone"),
     ],
+    ids=[
+        "topic without placeholders",
+        "unknown protocol",
+        "invalid name",
+        "invalid boolean",
+        "unknown pd",
+        "missing config file",
+        "target-ts below start-ts",
+        "unknown time zone",
+    ],
 )
 def test_invalid_request_is_refused(
     file: Path, config: Path, arguments: str, why: str, capsys: pytest.CaptureFixture[str]

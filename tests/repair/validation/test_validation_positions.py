@@ -64,6 +64,7 @@ def read(version: str, answers: dict[str, Any]) -> LogPosition:
             LogPosition("mysql", "", "bin.000009", 4),
         ),
     ],
+    ids=["mariadb", "mariadb without gtids", "mysql", "mysql without gtids", "mysql by file", "old mysql by file"],
 )
 def test_each_server_reports_its_position_in_its_own_form(
     version: str, answers: dict[str, Any], position: LogPosition

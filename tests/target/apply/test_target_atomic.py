@@ -36,7 +36,7 @@ def test_segment_found_too_large_while_applying_leaves_nothing(
     assert apply(target, three_batches()).rows == 3
 
 
-@pytest.mark.parametrize("known", [{"rows": 4}, {"bytes": 101}])
+@pytest.mark.parametrize("known", [{"rows": 4}, {"bytes": 101}], ids=["rows", "bytes"])
 def test_segment_known_to_be_too_large_is_refused_before_its_first_batch(
     server: MariaDb, target: Target, known: dict[str, int]
 ) -> None:

@@ -215,6 +215,7 @@ def _values_shown() -> Iterator[None]:
         ([update((1, 1), (1, 2), 5), update((7, 1), (9, 1))], "`id` = 7", "470548480001835008"),
         ([delete(7)], "`id` = 7", "470548480001835009"),
     ],
+    ids=["update", "second update", "delete"],
 )
 def test_change_without_a_matching_row_names_the_row_outside_safe_mode(
     server: MariaDb, ordered: Target, events: list[Any], row: str, commit_ts: str, multiple_rows: bool

@@ -108,7 +108,7 @@ def test_source_transaction_stays_whole_only_in_atomic_mode(server: MariaDb, tar
     assert rows(server, f"SELECT COUNT(*), MIN(atomic) FROM {LEDGER}") == [(2, 1)]
 
 
-@pytest.mark.parametrize("limits", [{"max_segment_rows": 2}, {"max_segment_bytes": 80}])
+@pytest.mark.parametrize("limits", [{"max_segment_rows": 2}, {"max_segment_bytes": 80}], ids=["rows", "bytes"])
 def test_auto_mode_is_atomic_up_to_the_limit_and_reports_the_mode(
     server: MariaDb, target: Target, limits: dict[str, int]
 ) -> None:

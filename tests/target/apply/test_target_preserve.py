@@ -99,7 +99,7 @@ def move_rows(definition: TableDef) -> History:
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-@pytest.mark.parametrize(("create", "column"), [(OTHER_KEY, "u"), (BOTH_KEYS, "id")])
+@pytest.mark.parametrize(("create", "column"), [(OTHER_KEY, "u"), (BOTH_KEYS, "id")], ids=["other key", "both keys"])
 def test_extra_values_follow_swapped_moved_and_new_rows(
     server: MariaDb, target: Target, mode: str, create: str, column: str
 ) -> None:

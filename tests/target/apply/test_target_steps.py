@@ -41,6 +41,7 @@ def with_ends(*ends: int) -> Window:
         with_ends(99, 200),
         Window(100, 200, [SegmentPlan(1, 200, 1)]),
     ],
+    ids=["ends early", "ends late", "not ascending", "starts early", "starts with number 1"],
 )
 def test_segments_that_do_not_fill_the_window_are_refused_without_asking_the_target(window: Window) -> None:
     #
@@ -48,7 +49,11 @@ def test_segments_that_do_not_fill_the_window_are_refused_without_asking_the_tar
         apply(NOWHERE, window)
 
 
-@pytest.mark.parametrize("window", [with_ends(200), with_ends(150, 200), with_ends(100, 150, 150, 200, 200)])
+@pytest.mark.parametrize(
+    "window",
+    [with_ends(200), with_ends(150, 200), with_ends(100, 150, 150, 200, 200)],
+    ids=["one segment", "two segments", "empty segments"],
+)
 def test_empty_segments_are_valid(window: Window) -> None:
     # A DDL right after lo, two DDLs at one commit_ts, one DDL at hi.
     with pytest.raises(TargetUnavailable):

@@ -252,6 +252,7 @@ SHARED = [{"schema-pattern": "*", "table-pattern": "*", "target-schema": "all", 
         ({"routes": [{"schema-pattern": "shop", "table-pattern": "a", "target-schema": "x", "target-table": "a",
                       "extract-schema": {"schema-regexp": "(.*)", "target-column": "c"}}]}, "leave out rows"),
     ],
+    ids=["merging route", "expression filter", "event filter", "extract column"],
 )  # fmt: skip
 def test_row_rules_that_a_dump_cannot_apply_are_refused(folder: Path, config: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as error:

@@ -38,8 +38,9 @@ def with_numbers(**found: str) -> Evidence:
         (replace(SHOWING, texts="other", numbers={"a": "7", "b": "8"}, server="other"), "before"),
         (replace(SHOWING, structure="other"), "unknown"),
     ],
+    ids=["difference is gone", "unchanged", "only texts, numbers and server changed", "structure changed"],
 )
-@pytest.mark.parametrize("after", [Expected(), ROWS_GO])
+@pytest.mark.parametrize("after", [Expected(), ROWS_GO], ids=["keeps rows", "removes rows"])
 def test_ddl_that_changes_definitions_is_judged_by_the_structure(
     now: Evidence, verdict: Verdict, after: Expected
 ) -> None:
@@ -63,6 +64,19 @@ def test_ddl_that_changes_definitions_is_judged_by_the_structure(
         (with_numbers(a="1", c="2"), "unknown"),
         (with_numbers(a="3"), "unknown"),
     ],
+    ids=[
+        "unchanged",
+        "texts changed",
+        "texts and server changed",
+        "server changed",
+        "numbers unreadable",
+        "numbers swapped",
+        "table gone",
+        "new number",
+        "table added with new number",
+        "table replaced",
+        "all numbers new",
+    ],
 )
 def test_ddl_that_changes_no_definition_is_judged_by_texts_and_numbers_of_the_same_server(
     now: Evidence, verdict: Verdict
@@ -76,7 +90,7 @@ def test_numbers_unreadable_at_the_intent_prove_nothing() -> None:
     assert judge(replace(BEFORE, numbers=None), replace(BEFORE, numbers=None), None) == "unknown"
 
 
-@pytest.mark.parametrize("begun", [BEFORE, SHOWING])
+@pytest.mark.parametrize("begun", [BEFORE, SHOWING], ids=["hidden change", "visible change"])
 def test_ddl_that_only_moves_rows_is_not_proven_by_definitions(begun: Evidence) -> None:
     # An index that the target always lacked, or a comment that someone adds meanwhile
     mended = replace(begun, shows=not begun.shows, structure="other", texts="other")

@@ -105,6 +105,7 @@ def test_binlakes_own_table_without_transactions_is_refused(server: MariaDb, tar
         (("DOUBLE", 9, 3), "DOUBLE(9,3)", None),
         (("DOUBLE", 22, -1), "DOUBLE(22,1)", "column v is double(22,1), not double"),
     ],
+    ids=["same scale", "scale missing", "scale added", "no scale", "same double", "scale added to double"],
 )
 def test_float_is_compared_after_rounding(
     server: MariaDb, target: Target, source: tuple[str, int, int], shown: str, difference: str | None
