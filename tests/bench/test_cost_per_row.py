@@ -31,7 +31,7 @@ def test_every_step_is_recorded(steps: dict[str, Step]) -> None:
 
 @pytest.mark.parametrize("name", list(read_recorded()))
 def test_step_costs_no_more_than_recorded(steps: dict[str, Step], name: str) -> None:
-    assert not costs_too_much(steps[name]), "find out why; if it must be so, run `make bench-record`"
+    assert not costs_too_much(steps[name]), "find out why; if the higher cost is justified, run `make bench-record`"
 
 
 def test_step_that_does_its_work_three_times_is_detected(steps: dict[str, Step]) -> None:

@@ -68,7 +68,8 @@ def test_audit_without_a_result_succeeds(run: Runner) -> None:
 
 @pytest.mark.parametrize("conf", [{"what": "row"}, {"what": "row", "table": "a.b"}, {"what": "table", "table": "a.b"},
                                   {"what": "transaction"}],
-                         ids=["row without table", "row without key", "table without time", "transaction without commit_ts"])  # fmt: skip
+                         ids=["row without table", "row without key", "table without time",
+                              "transaction without commit_ts"])  # fmt: skip
 def test_audit_without_an_object_fails_at_once(run: Runner, conf: dict[str, Any]) -> None:
     done = run({"audit": [as_output([])]}, conf, ".audit")
     assert (done.state, done.calls) == ("failed", [])

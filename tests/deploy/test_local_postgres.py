@@ -42,7 +42,7 @@ def test_server_listens_on_loopback_with_a_password_and_is_gone_after_stop() -> 
         left_open.cursor().execute("SELECT 1")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="any other user runs the server as itself")
+@pytest.mark.skipif(os.geteuid() != 0, reason="a user other than root runs the server under its own account")
 def test_programs_in_a_root_only_folder_are_copied_for_the_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,7 @@ def _session(folder: Path, test: str, **values: object) -> tuple[subprocess.Pope
 def _pid(note: Path) -> int:
     until = time.monotonic() + 300  # a MariaDB on a slow disk takes long
     while not (note.exists() and note.read_text()):
-        assert time.monotonic() < until, "the inner session did not come so far"
+        assert time.monotonic() < until, "the inner session did not start its server"
         time.sleep(0.05)
     return int(note.read_text())
 

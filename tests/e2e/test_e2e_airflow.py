@@ -217,7 +217,7 @@ def _wait_for_schedule(world: World, run: str) -> None:
     def has_succeeded() -> bool:
         return any(one["start_date"] > began for one in client.runs("demo") if one["state"] == "success")
 
-    world.until("a window made behind the backfill", has_succeeded)
+    world.until("a window that started after the backfill", has_succeeded)
     # Pausing a DAG also stops the progress of a running run.
     client.set_paused("demo", True)
     assert "failed" not in {one["state"] for one in client.runs("demo")}

@@ -87,7 +87,7 @@ def test_executors_share_one_window_and_the_driver_alone_gets_the_same_result(
 
 def no_session() -> SparkSession:
     """Forbids a session: the driver alone needs none."""
-    raise AssertionError("a Spark session was asked for")
+    raise AssertionError("a Spark session was requested")
 
 
 @pytest.mark.soak

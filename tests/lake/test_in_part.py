@@ -76,5 +76,5 @@ def test_truncated_table_is_complete(late: TinyLake) -> None:
 
 def test_restore_names_partial_tables(late: TinyLake) -> None:
     # A target that had no base lacks the rows that the lake never saw.
-    ctx = StageContext(late.replication, "test", lambda: pytest.fail("no Spark is asked"))
+    ctx = StageContext(late.replication, "test", lambda: pytest.fail("Spark must not be needed"))
     assert incomplete_tables(ctx, late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}

@@ -20,7 +20,7 @@ from spark_jobs.job.context import Bounds, StageContext
 @pytest.fixture
 def ctx(tmp_path: Path) -> StageContext:
     replication = Replication.model_validate({"name": "orders", "lake": {"path": str(tmp_path / "lake")}})
-    made = StageContext(replication, "run 1", lambda: pytest.fail("no Spark is asked"))
+    made = StageContext(replication, "run 1", lambda: pytest.fail("Spark must not be needed"))
     made.windows.record(WindowEvent("start", 0, 0, "done"))
     return made
 

@@ -30,7 +30,7 @@ def test_commits_of_others_are_seen_and_the_log_is_replayed_once(
 ) -> None:
     _write(tmp_path / "t", 1)
     assert _rows(tmp_path / "t") == [1]
-    monkeypatch.setattr(module, "DeltaTable", lambda _: pytest.fail("it is open"))
+    monkeypatch.setattr(module, "DeltaTable", lambda _: pytest.fail("the open table must be reused"))
     for number in (2, 3):
         _write(tmp_path / "t", number)
         assert _rows(tmp_path / "t") == list(range(1, number + 1))
@@ -63,7 +63,9 @@ def test_delta_rs_is_not_called_without_new_commits(tmp_path: Path, monkeypatch:
     write_deltalake(open_table(str(tmp_path / "t")), pa.table({"n": [2]}), mode="append")
     assert _rows(tmp_path / "t") == [1, 2]
     for question in ("update_incremental", "__init__"):
-        monkeypatch.setattr(DeltaTable, question, lambda *_: pytest.fail("the log has nothing new"))
+        monkeypatch.setattr(
+            DeltaTable, question, lambda *_: pytest.fail("delta-rs must not be called, because the log has nothing new")
+        )
     assert _rows(tmp_path / "t") == [1, 2]
 
 

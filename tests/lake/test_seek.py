@@ -53,7 +53,7 @@ def read_all_pages(lake: LakePaths, where: ds.Expression, count: int, seconds: f
         pages.append(find_newest(lake, BASE, upto, where, count, Budget(seconds)))
         if pages[-1].whole:
             return pages
-        assert pages[-1].since < upto, "a search must get on"
+        assert pages[-1].since < upto, "a search must make progress"
         upto = pages[-1].since
 
 

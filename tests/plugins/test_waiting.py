@@ -20,7 +20,7 @@ def fire(trigger: FreeTrigger) -> dict[str, Any]:
     async def first() -> dict[str, Any]:
         async for event in trigger.run():
             return dict(event.payload)
-        raise AssertionError("it ended without an event")
+        raise AssertionError("the trigger ended without an event")
 
     return asyncio.run(first())
 

@@ -78,7 +78,7 @@ class Lakehouse:
         return StageContext(Replication.model_validate(raw), run_id, self._session)
 
     def _session(self) -> SparkSession:
-        assert self.spark is not None, "no Spark is needed"
+        assert self.spark is not None, "this stage must not need Spark"
         return self.spark
 
     def land(self, lo: int, hi: int) -> Bounds:

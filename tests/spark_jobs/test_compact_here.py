@@ -88,7 +88,9 @@ def test_rows_from_merge_are_not_read_again_and_changes_are_handed_over(
     read = _changes(first)
     rows = read_rows(first.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.column_names())
     second.handover.put(MUTATION, bounds, rows)
-    monkeypatch.setattr("spark_jobs.tables.netchange.read_rows", lambda *_: pytest.fail("they are here"))
+    monkeypatch.setattr(
+        "spark_jobs.tables.netchange.read_rows", lambda *_: pytest.fail("the rows must not be read again")
+    )
     compact.run(second, bounds)
     assert _changes(second) == read
     handed = second.handover.take(CHANGE, bounds)

@@ -117,7 +117,9 @@ def test_rerun_seals_the_same_and_the_apply_manifest_names_it(sink: Sink) -> Non
 def test_sealed_data_is_not_read_back_in_the_same_process(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     bounds = sink.windows[1]
     compact.run(sink.ctx, bounds)
-    monkeypatch.setattr(type(sink.ctx.windows), "events", lambda *_, **_kw: pytest.fail("it is here"))
+    monkeypatch.setattr(
+        type(sink.ctx.windows), "events", lambda *_, **_kw: pytest.fail("the manifest must not be read back")
+    )
     convert.run(sink.ctx, bounds)
     require_applied(sink, bounds)
 

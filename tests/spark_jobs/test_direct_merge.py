@@ -96,7 +96,7 @@ def without_spark(lake: Lakehouse) -> StageContext:
     """A context in a process without a JVM."""
 
     def refused() -> SparkSession:
-        raise AssertionError("a session was asked for")
+        raise AssertionError("a Spark session was requested")
 
     return replace(lake.context(), make_spark=refused)
 

@@ -157,4 +157,4 @@ def test_transactions_are_joined_across_batches() -> None:
         parts = list(join_transactions(cut))
         assert [row for part in parts for row in part.to_pylist()] == rows
         held = [set(part.column("commit_ts").to_pylist()) for part in parts]
-        assert sum(map(len, held)) == 3, "a transaction is in one part"
+        assert sum(map(len, held)) == 3, "a transaction must be in one part"

@@ -56,7 +56,7 @@ def first_start(folder: Path, tso: int, start_ts: int | None = None, **more: Any
     ctx = StageContext(replication, "test", lambda: pytest.fail("plan needs no Spark"))
     cluster: Any = SimpleNamespace(cluster_id=77, pd=SimpleNamespace(tso=lambda: tso))
     found = plan._start(ctx, cluster, start_ts)
-    cluster.pd.tso = lambda: pytest.fail("the start is remembered")
+    cluster.pd.tso = lambda: pytest.fail("the recorded start must be used")
     assert plan._start(ctx, cluster, None) == found
     return found
 

@@ -110,7 +110,7 @@ def test_killed_publish_without_transactions_sends_each_message_in_order(
     first = list(dict.fromkeys(found))
     assert sorted(number for _, number in first) == list(range(WINDOWS * CHANGES))
     assert first == sorted(first)
-    assert len(found) > len(first), "the kill behind the delivery repeats what Kafka had"
+    assert len(found) > len(first), "a kill after the delivery must repeat delivered messages"
 
 
 class Away(ThreadingHTTPServer):

@@ -32,7 +32,7 @@ def private_home() -> Path:
     home would share a database and disturb each other.
     """
     if "airflow" in sys.modules:
-        raise RuntimeError("airflow was imported before its test home was set")
+        raise RuntimeError("airflow was imported before the tests set its home")
     home = tempfile.mkdtemp(prefix="binlake-airflow-", dir=memory_disk(_ENOUGH))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     os.environ.update(_settings(home))

@@ -78,7 +78,7 @@ def reader_of(flavor: Flavor = Flavor.MYSQL, start: Position = START, **options:
     """A reader that assumes no transaction was prepared before its start."""
 
     def none_prepared(*_: object) -> tuple[()]:
-        raise AssertionError("a prepared transaction is asked for")
+        raise AssertionError("the reader asked for prepared transactions")
 
     settings = {"find_prepared": none_prepared, "gtids": GtidOrigin.KNOWN, "resume": start, **options}
     return TransactionReader(flavor, start, **settings)  # type: ignore[arg-type]

@@ -109,4 +109,4 @@ class FedShards:
 
 
 def _no_spark() -> Any:
-    raise AssertionError("a small window asks for no Spark")
+    raise AssertionError("a small window must not need Spark")

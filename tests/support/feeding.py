@@ -137,7 +137,7 @@ class FedCluster:
                 return status
             if self._failure is not None:
                 raise self._failure
-            assert time.monotonic() < deadline, f"the feeder does not get there: {status}"
+            assert time.monotonic() < deadline, f"the feeder did not reach the expected status: {status}"
             time.sleep(0.02)
 
     def follow(self, *servers: MariaDb) -> None:

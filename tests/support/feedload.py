@@ -78,7 +78,7 @@ def purge(server: MariaDb) -> None:
     newest = rows(server, "SHOW BINARY LOGS")[-1][0]
     deadline = time.monotonic() + WAIT_S
     while len(rows(server, "SHOW BINARY LOGS")) > 1:
-        assert time.monotonic() < deadline, "the server keeps its old logs"
+        assert time.monotonic() < deadline, "the server still has its old logs"
         execute(server, f"PURGE BINARY LOGS TO '{newest}'")
 
 
@@ -89,4 +89,4 @@ def wait_for_transactions(cluster: FedCluster) -> None:
 
 
 def _no_spark() -> NoReturn:
-    raise AssertionError("windows as small as these need no Spark")
+    raise AssertionError("such small windows must not need Spark")

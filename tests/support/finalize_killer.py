@@ -30,7 +30,7 @@ def main(config: str, lo: str, hi: str) -> None:
 
 
 def _no_spark() -> SparkSession:
-    raise AssertionError("finalize needs no Spark")
+    raise AssertionError("finalize must not need Spark")
 
 
 if __name__ == "__main__":

@@ -51,14 +51,14 @@ class Killer:
         for line in self._child.stdout:
             if line.strip() == wanted:
                 return
-            assert not line.strip().lstrip("-").isdigit(), f"the work ended with {line}"
+            assert not line.strip().lstrip("-").isdigit(), f"the child ended with {line} instead of being killed"
         raise AssertionError("the process has ended")
 
 
 def serve(work: Callable[[str, int], None]) -> None:
     """Run `work(step, number)` in a child for each line `STEP NUMBER`, until the input ends."""
     threads = os.listdir("/proc/self/task")
-    assert len(threads) == 1, f"a process that forks has {len(threads)} threads"
+    assert len(threads) == 1, f"the forking process has {len(threads)} threads instead of 1"
     print("ready", flush=True)
     for line in sys.stdin:
         step, number = line.rstrip("\n").rsplit(" ", 1)

@@ -79,7 +79,7 @@ def _kill_at_call(method: Callable[..., Any], number: int, *, behind: bool) -> C
 
 
 def _no_spark() -> SparkSession:
-    raise AssertionError("publish needs no Spark")
+    raise AssertionError("publish must not need Spark")
 
 
 if __name__ == "__main__":

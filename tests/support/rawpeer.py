@@ -77,7 +77,7 @@ class RawPeer:
     def goaway_code(self) -> int:
         """The error code of the GOAWAY that ends the connection."""
         payload = self.until(frames.GOAWAY)[3]
-        assert self.next() is None, "it goes on after GOAWAY"
+        assert self.next() is None, "the connection continues after GOAWAY"
         return int.from_bytes(payload[4:8], "big")
 
     def reset_code(self, stream_id: int) -> int:

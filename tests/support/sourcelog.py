@@ -39,7 +39,7 @@ def transactions_until_now(
     try:
         while not taken or _place(taken[-1].end) != _place(end):
             some = log.read(wait_s=30.0)
-            assert some, f"nothing came behind {taken[-1].end if taken else since}: {log.trouble}"
+            assert some, f"no transaction came after {taken[-1].end if taken else since}: {log.trouble}"
             taken += some
     finally:
         log.end()

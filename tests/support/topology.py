@@ -31,7 +31,7 @@ class Topology:
         """Wait until the replica has everything that the primary has now."""
         wait = "WAIT_FOR_EXECUTED_GTID_SET" if isinstance(self.primary, MySql) else "MASTER_GTID_WAIT"
         [(late,)] = rows(self.replica, f"SELECT {wait}(%s, {_WAIT_S})", (end_of(self.primary).gtids,))
-        assert late == 0, "the replica does not get there"
+        assert late == 0, "the replica does not catch up"
 
 
 @contextlib.contextmanager

@@ -102,7 +102,7 @@ class Race:
         (host,) = [pump.host for pump in self.registry.pumps() if pump.node_id == name]
         deadline = time.monotonic() + 60
         while self.probe(host).max_commit_ts < commit_ts:
-            assert time.monotonic() < deadline, f"{name} stands below {commit_ts}"
+            assert time.monotonic() < deadline, f"the watermark of {name} stays below {commit_ts}"
             time.sleep(0.005)
 
     def probe(self, host: str) -> Probe:

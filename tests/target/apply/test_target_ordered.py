@@ -163,7 +163,7 @@ def test_unrelated_groups_run_in_parallel(server: MariaDb, ordered: Target) -> N
     together = threading.Barrier(2, timeout=120)
     options = PlanOptions(workers=2, limits=BatchLimits(rows=1))
     batches = plan([insert(1), insert(3)], options)
-    assert len({batch.queue for batch in batches}) == 2, "pick other keys"
+    assert len({batch.queue for batch in batches}) == 2, "these keys share a queue; pick other keys"
     apply(ordered, window(batches), lambda step: step == "batch" and together.wait() and None)
     assert rows(server, "SELECT COUNT(*) FROM d.t") == [(2,)]
 

@@ -73,7 +73,7 @@ def replication(target: Target | None, pd: str, patience_s: float = 0.3, **more:
 
 
 def no_context(_: Replication) -> Any:
-    raise AssertionError("nothing of Spark or the lake is wanted")
+    raise AssertionError("recovery must need neither Spark nor the lake")
 
 
 def kill_apply(target: Target, window: Window, relay: RelayLog | None = None) -> None:
