@@ -29,8 +29,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(LIMIT_S + 60)]
 
 
 def _demo(folder: Path, *words: str) -> subprocess.Popen[str]:
-    # A script's background job (`&`) ignores Ctrl-C, and so do its children, including these tests; so reset the
-    # handler.
+    # A script's background job (`&`) and its children ignore Ctrl-C, including these tests; so reset the handler.
     command = ["env", "--default-signal=INT", sys.executable, "-m", "deploy.local.demo", "--folder", str(folder)]
     return subprocess.Popen(
         [*command, *words],

@@ -1,6 +1,4 @@
-"""A window on a Spark cluster: executors in separate processes share its work; the driver alone gives the same
-result.
-"""
+"""A window on a Spark cluster: separate executor processes share its work; the driver alone gives the same result."""
 
 from __future__ import annotations
 

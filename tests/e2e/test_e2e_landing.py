@@ -1,6 +1,4 @@
-"""plan, land and merge with live pumps: complete, once, immutable, in order, decoded with the schema at each
-position.
-"""
+"""plan, land and merge with live pumps: complete, once, immutable, in order, each row decoded with its schema."""
 
 from __future__ import annotations
 

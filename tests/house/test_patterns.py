@@ -1,6 +1,4 @@
-"""Regular expressions mean the same in each Python 3.11: up to 3.11.4, possessive repeats of groups match too
-little.
-"""
+"""Regular expressions mean the same in each Python 3.11; possessive repeats of groups do not before 3.11.5."""
 
 from __future__ import annotations
 

@@ -192,8 +192,7 @@ def test_result_without_a_current_position_reports_no_lag(
 def test_deadline_of_an_ended_run_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, what: list[str]
 ) -> None:
-    # Airflow drops the deadline of successful runs only, so each failed run would be reported again when the deadline
-    # passes.
+    # Airflow drops the deadline of successful runs only; without this check, each failed run would be reported again.
     own = '[airflow]\ndeadline-s = 60\n[airflow.on-failure]\nnotifier = "support.notified.by_call"\n'
     file = tmp_path / "r.toml"
     file.write_text(f'name = "orders"\n[lake]\npath = "{tmp_path}/lake"\n{own}kwargs = {{ channel = "c" }}\n')

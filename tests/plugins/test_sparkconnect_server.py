@@ -119,8 +119,7 @@ def test_job_of_a_killed_client_can_be_ended_by_its_session(server: str) -> None
     spark.range(10).selectExpr("sum(id)").collect()
     with ThreadPoolExecutor(1) as pool:
         # The core is busy, so a small query waits for the job, even after the job's client is gone. If the query ends
-        # anyway, it was slow for another reason and the client died before its job began; then try again with another
-        # client.
+        # anyway, it was slow for another reason and the client died before its job began; then try again.
         waiting = None
         while waiting is None or waiting.done():
             waiting = _waiting_behind(_hog(url), lambda: pool.submit(spark.range(10).selectExpr("sum(id)").collect))

@@ -45,8 +45,7 @@ LONGER = {
 # Rows that ran ahead of their DDL: the sink writes the DDL before them, a drainer after them.
 AHEAD = {
     # In one state a keyless table is copied anew by hand (pingcap/tidb#57510). After the last of these states, a
-    # partition is dropped whose bound TiDB interpreted in the session's zone, and the statement's text does not say
-    # which zone.
+    # partition is dropped whose bound TiDB interpreted in the session's zone, which the statement's text does not name.
     "zones_rearranged": tuple(f"busy_{number}" for number in range(451, 458)),
     "zones_unique": ("busy_1", "busy_12", "busy_30", "end"),
 }

@@ -89,8 +89,7 @@ def test_killed_run_is_resumed_exactly_once(empty_server: MariaDb, folder: Path,
 
 
 def test_rows_with_the_commit_ts_of_a_ddl_follow_it(empty_server: MariaDb, folder: Path) -> None:
-    # in Binlake's files a DDL is at the commit_ts from which rows have its definition; crashed at every fifth
-    # step
+    # in Binlake's files a DDL is at the commit_ts from which rows have its definition; a crash at each fifth step
     own = folder / "own"
     own.mkdir()
     steps = itertools.count(2, 5)

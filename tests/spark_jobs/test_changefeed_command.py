@@ -145,7 +145,9 @@ def pd(tmp_path: Path) -> Iterator[PlacementDriver]:
 
 
 @pytest.mark.usefixtures("quiet")
-def test_feed_starts_now_or_at_the_end_of_the_lake(tmp_path: Path, pd: PlacementDriver, capsys: Output) -> None:
+def test_start_of_a_feed_must_lie_between_the_lakes_start_and_now(
+    tmp_path: Path, pd: PlacementDriver, capsys: Output
+) -> None:
     history = shop()
     place = Place(tmp_path, history.workload, history.cuts[0], pd.url)
     config = config_of(tmp_path, rules="shop.item")

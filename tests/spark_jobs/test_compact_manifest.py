@@ -156,7 +156,7 @@ def test_altered_manifest_stops_both_stages_until_compact_runs_again(
     require_applied(sink, bounds)
 
 
-def test_manifest_of_another_window_is_not_used(sink: Sink) -> None:
+def test_manifest_of_another_window_is_refused(sink: Sink) -> None:
     first, bounds = sink.windows[:2]
     compact.run(sink.ctx, bounds)
     foreign = read_newest(sink.ctx, first).to_json()

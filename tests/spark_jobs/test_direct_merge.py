@@ -56,7 +56,7 @@ def writer(lake: Lakehouse) -> str:
 def test_tasks_write_the_same_rows_as_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # DESIGN 2: the same rows in the same order, whoever writes them; R-41
+    # DESIGN 2: the same rows, whoever writes them; R-41
     workload, cuts = history()
     lake = Lakehouse(spark, tmp_path, Source.of_workload(workload))
     one, two = [Bounds(lo, hi) for lo, hi in itertools.pairwise(cuts)]

@@ -1,6 +1,4 @@
-"""A feed from the lake to files: the files alone reproduce the tables, and an interrupted publish leaves no
-duplicates.
-"""
+"""A feed from the lake to files: the files alone reproduce the tables; an interrupted publish leaves no duplicates."""
 
 from __future__ import annotations
 

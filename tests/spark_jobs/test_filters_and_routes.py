@@ -127,8 +127,7 @@ def test_rows_and_ddl_follow_filters_and_routes(spark: SparkSession, mariadb: Ma
     assert told["t"] == (shards, {"s1.t_1": ["id", "name"], "s2.t_2": ["id", "name"]})
     assert told["log"][1] == {"s1.log": ["id", "name", "price"]}
 
-    # The rows with price = 10.1 and with a NULL name are dropped; the ignored update and delete leave the insert's
-    # image.
+    # The rows with price = 10.1 and with a NULL name are dropped; the ignored update and delete leave the insert.
     assert rows(mariadb, "SELECT id, name, price FROM xs.log") == [(2, "v2", Decimal("10.11"))]
     assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == [(1, "a"), (2, "b")]
     assert rows(mariadb, "SELECT id FROM xs.plain ORDER BY id") == [(1,), (2,), (3,)]

@@ -1,6 +1,4 @@
-"""`source.invalid-text = "latin1"` through merge, in driver and workers: the rows, and one alert per window and
-table.
-"""
+"""`source.invalid-text = "latin1"` through merge, in driver and workers: rows, and one alert per window and table."""
 
 from __future__ import annotations
 

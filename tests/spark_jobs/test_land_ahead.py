@@ -1,6 +1,4 @@
-"""hi must not fall into a DDL that rows may have run ahead of: it moves before the first such row, or after the
-binlog.
-"""
+"""hi must not fall into a DDL that rows ran ahead of: it moves before the first such row, or after the binlog."""
 
 from __future__ import annotations
 
@@ -48,8 +46,7 @@ def test_hi_stays_without_rows_in_the_gap() -> None:
 def test_lowered_hi_may_fall_into_another_ddl() -> None:
     rows = Rows(((30, 5), (55, 6), (85, 7)))
     jobs = [dropped(7, began=50, end=88), dropped(9, began=80, end=100)]
-    # hi = 95 is inside the second DDL, so it moves before row 85; that is inside the first DDL, so it moves before row
-    # 55
+    # hi = 95 is inside the second DDL, so it moves before row 85; that is inside the first DDL, so it moves before 55
     assert _lower_before_rows_ahead(rows, Bounds(20, 95), jobs) == 54  # type: ignore[arg-type]
 
 

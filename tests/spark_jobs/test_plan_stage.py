@@ -1,4 +1,4 @@
-"""plan counts only uninterrupted blocked time, and refuses a start other than the requested one."""
+"""plan counts only uninterrupted blocked time, and never ignores a requested start."""
 
 from __future__ import annotations
 

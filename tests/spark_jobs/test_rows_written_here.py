@@ -46,7 +46,7 @@ def list_files(paths: LakePaths, table: str) -> list[Path]:
 
 
 def test_rows_of_a_window_are_one_file_in_its_folder_in_one_commit(paths: LakePaths) -> None:
-    # DESIGN 2: the same rows in the same order; DESCRIBE HISTORY shows the commit's note
+    # DESIGN 2: the same rows in the same folder; DESCRIBE HISTORY shows the commit's note
     one, two = Bounds(1, 2), Bounds(2, 3)
     assert overwrite(statements("1-2", "a", "b"), paths, STATEMENT, window_predicate(one), NOTE) == 2
     assert overwrite(statements("2-3", "c"), paths, STATEMENT, window_predicate(two), NOTE) == 1

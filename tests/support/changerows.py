@@ -49,8 +49,7 @@ class Drawn:
     def __post_init__(self) -> None:
         for n in range(self.tables):
             drawn = [self.random.choice(KEYS) for _ in range(len(STARTS) + 1)]
-            # Rows that are distinct under one identity may be equal under the next, so legal histories use one
-            # identity.
+            # Rows that differ under one identity may be equal under the next, so legal histories use one identity.
             self.identities[f"t{n}"] = drawn[:1] * len(drawn) if self.legal else drawn
         held: dict[str, list[Row]] = {name: [] for name in self.identities}
         for step in range(self.events):

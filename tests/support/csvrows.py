@@ -1,6 +1,4 @@
-"""Parse CSV as TiCDC's page describes it, with a regular expression: NULL differs from text, values become
-canonical.
-"""
+"""Parse CSV as TiCDC's page describes it, with a regular expression: NULL differs from text, values are canonical."""
 
 from __future__ import annotations
 

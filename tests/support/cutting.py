@@ -1,5 +1,4 @@
-"""A TCP proxy that cuts a connection at a COMMIT, either before the server receives it or before the client gets the
-answer.
+"""A TCP proxy that cuts a connection at a COMMIT, before the server receives it or before the client gets the answer.
 
 It parses the traffic, so the server must not offer TLS.
 """

@@ -1,6 +1,4 @@
-"""Two MariaDB servers that one feeder reads, configured by DM's own files, with the lake and target downstream of
-it.
-"""
+"""Two MariaDB servers that one feeder reads, configured by DM's own files, with the lake and the target."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A lake of a few windows made without Spark, and a target filled by plain SQL from the model, for code that reads
-both.
+"""A lake of a few windows made without Spark, and a target filled by plain SQL from the model, for readers of both.
 
 The core's own functions decode rows, plan DDL and maintain mirrors. The target's rows come from the workload's model,
 so no code under test wrote them.

@@ -1,6 +1,4 @@
-"""Rows written after one DDL, when a later DDL runs together with it: how they are read, and with what they are
-filled.
-"""
+"""Rows written after one DDL, when a later DDL runs together with it: how they are read, and their fill values."""
 
 from __future__ import annotations
 

@@ -60,6 +60,6 @@ def test_batch_images_get_the_same_columns_as_row_by_row(seed: int) -> None:
     assert found.to_pylist() == [add_columns_by_row(row) for row in batch.to_pylist()]
 
 
-def test_complete_images_are_returned_unchanged() -> None:
+def test_batch_without_added_columns_is_returned_unchanged() -> None:
     batch = draw_batch(Random(1))
     assert add_columns(batch, []) is batch

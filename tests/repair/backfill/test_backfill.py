@@ -1,6 +1,4 @@
-"""A repaired range gets the state at the checkpoint, never an older one; a rolled-back range gets its starting
-state.
-"""
+"""A repaired range gets the state at the checkpoint, never an older one; a rolled-back range its starting state."""
 
 from __future__ import annotations
 

@@ -131,8 +131,7 @@ def test_entries_restart_or_wait_depending_on_what_changed() -> None:
     assert judge(behind, _reading(20), lambda _: 1).proof == Proof(20, "a", is_fresh=True)
     # A change at the first reading's checkpoint was already in the row when it was read.
     assert judge(first, _reading(20, changed=10), lambda _: None).proof == Proof(10, "a", True, {"a": "1"})
-    # The feeder has not reached the position of the second reading, then it has; the checkpoint lags, then it has
-    # caught up.
+    # The feeder has not reached the second reading's position, then it has; the checkpoint lags, then it catches up.
     waits = judge(first, _reading(20, position=7), lambda _: None).proof
     assert waits == Proof(10, "a", is_fresh=True, places={"a": "7"})
     needs = judge(waits, _reading(30, position=9), lambda positions: 40 if positions == {"a": "7"} else None).proof

@@ -1,6 +1,4 @@
-"""Mode ordered: every change in commit order over many connections, exactly once, with a checkpoint that is always
-true.
-"""
+"""Mode ordered: every change in commit order over many connections, exactly once, with a true checkpoint."""
 
 from __future__ import annotations
 

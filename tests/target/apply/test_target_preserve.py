@@ -1,6 +1,4 @@
-"""Values that only the target has stay with their row, whatever a window does to it and wherever a run is
-interrupted.
-"""
+"""Values that only the target has stay with their row, whatever a window does to it and wherever a run stops."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A dump as statements, without a server: where objects are created, which rows share a transaction, what is
-refused.
-"""
+"""A dump as statements, without a server: where objects are created, which rows share a transaction, refusals."""
 
 from __future__ import annotations
 
