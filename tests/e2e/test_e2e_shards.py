@@ -97,7 +97,7 @@ def test_columns_of_a_dropped_shard_are_named_and_windows_continue_once_they_are
     with FedShards(tmp_path, sources, empty_mariadb, **{"shard-mode": ""}) as shards:
         shards.start()
         shards.run_step("base")
-        # The feeder reads the shards concurrently, so the second shard must have its table before the first drops its
+        # The feeder reads the shards concurrently; the second shard must have its table before the first drops its
         # own.
         shards.run_windows()
         shards.run_step("widen", "shard-1")

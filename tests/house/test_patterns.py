@@ -1,4 +1,4 @@
-"""Regular expressions mean the same in each Python 3.11; possessive repeats of groups do not before 3.11.5."""
+"""Regular expressions avoid possessive repeats of groups, which match too little in Python 3.11 up to 3.11.4."""
 
 from __future__ import annotations
 
