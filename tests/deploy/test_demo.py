@@ -17,7 +17,7 @@ import httpx
 import psutil
 import pytest
 from support.airflow_home import SLOW_PACE
-from support.exact import rounded
+from support.exact import find_rounded_numbers
 
 from deploy.local.airflow_client import AirflowClient
 
@@ -135,7 +135,7 @@ def test_browsers_round_no_number_of_a_run(demo: KeptDemo) -> None:  # R-46
     entries = demo.airflow.get(f"/api/v2/dags/demo/dagRuns/{run_id}/taskInstances/~/xcomEntries")["xcom_entries"]
     values = [demo.airflow.xcom("demo", run_id, entry["task_id"], entry["key"]) for entry in entries]
     assert values
-    assert rounded(values) == []
+    assert find_rounded_numbers(values) == []
 
 
 @pytest.mark.soak
