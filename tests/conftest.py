@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from deploy.local.kafka import Kafka
     from deploy.local.s3 import S3
 
-# To verify the bytecode of some 15,000 classes at each start is a tenth of it.
+# Verifying the bytecode of some 15,000 classes takes a tenth of each start.
 _UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-# To generate and compile a class for each query over a few rows is a sixth of the CPU of Spark's tests. Where Spark is
-# started as it is deployed (demo, submitted jobs, cluster, Connect server) it generates them.
+# Generating and compiling a class for each query over a few rows takes a sixth of the CPU of Spark's tests. Tests that
+# start Spark as it is deployed (demo, submitted jobs, cluster, Connect server) leave it on.
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _QUICK_CPU_S = 10.0
-"""Seconds of CPU that no quick test takes, however busy the machine is; `long` is for what takes half of one."""
+"""CPU limit of a quick test, generous for a busy machine; tests of more than half a second have the mark `long`."""
 _QUICK_SHARE = 5
 _END_S = 120.0
 _CONNECT_MODE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A run that is told to end takes its servers down first, as at Ctrl-C; every JVM is one that lives for minutes."""
+    """Stop all servers on SIGTERM as on Ctrl-C, and give JVMs options for a life of minutes."""
     keep_bytecode()
     _write_plain_tracebacks()
     draw_share(_QUICK_SHARE if config.option.quick else config.option.draw_one_of)
@@ -55,25 +55,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _set_up_hypothesis() -> None:
-    # Not above: what is imported before bytecode is kept is compiled by each process again, and this takes a second.
+    # Imported here because every process would compile what it imports before `keep_bytecode`, which takes a second.
     from hypothesis import HealthCheck, settings
 
-    # How long an example takes tells how busy the machine is, and nothing else.
+    # The duration of an example only shows how busy the machine is.
     lenient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("binlake", lenient, max_examples=examples(lenient.max_examples))
     settings.load_profile("binlake")
 
 
 def _write_plain_tracebacks() -> None:
-    """Structlog's default, a picture with sources and variables, takes most of a second for each exception logged."""
+    """Replace structlog's default with sources and variables, which takes most of a second an exception."""
     for step in structlog.get_config()["processors"]:
         if isinstance(step, structlog.dev.ConsoleRenderer):
             step.exception_formatter = structlog.dev.plain_traceback
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """What hangs behind the last test (a thread that a failed one left, say) is shown and ends the run."""
-    # One of several processes that share a run waits for the others; who shares it out ends it.
+    """If the process does not end after the last test, for example because of a left-over thread, show why and end it."""
+    # A worker waits for the other workers; the controller ends it.
     if not hasattr(session.config, "workerinput"):
         faulthandler.dump_traceback_later(_END_S, exit=True)
 
@@ -84,14 +84,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A quick run does not even import the files whose tests all need a server."""
+    """Do not import files in a quick run if all their tests need a server."""
     is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
     return True if config.option.quick and is_test and selection.is_costly_as_a_whole(collection_path) else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported now stays: looking through it for garbage again and again costs a quarter of the time."""
+    """Keep the garbage collector away from imported objects, which stay: searching them takes a quarter of the time."""
     gc.disable()
     try:
         return (yield)
@@ -102,7 +102,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark by what is needed, leave out what a quick run has no time for, order."""
+    """Mark tests by what they need, deselect the expensive ones in a quick run, and sort."""
     selection.mark_by_fixtures(items)
     servers.leave_other_server_to_soak(items)
     if config.option.quick:
@@ -118,15 +118,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Several processes share the run by what their tests need."""
+    """Distribute tests over processes by the resources that they need."""
     from support.sharing import scheduler
 
     return scheduler(config, log)
 
 
 @pytest.fixture(autouse=True)
-def _quick_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A quick run fails on a test that starts a server or computes for long, and so should have a mark."""
+def _require_quick_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail a test of a quick run that starts a server or computes for long: it lacks a mark."""
     if not request.config.option.quick:
         yield
         return
@@ -142,7 +142,7 @@ def _quick_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """Fails the session when a process that a test started outlives it."""
+    """Fail the session if a process that a test started outlives it."""
     mark_session()
     yield
     assert leftovers() == []
@@ -150,39 +150,39 @@ def nothing_is_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _exact_json() -> Iterator[None]:
-    """R-46: no stage or command of any test tells, or leaves in the lake, a number that a browser would round."""
+    """R-46: no stage or command of any test reports or stores a number that a browser would round."""
     from support.exact import find_rounded_numbers
 
     from binlake.lake.windowlog import WindowEvent, WindowLog
     from spark_jobs.job.results import StageResult
 
-    tell, record = StageResult.to_dict, WindowLog.record
+    to_dict, record = StageResult.to_dict, WindowLog.record
 
-    def told(result: StageResult) -> dict[str, Any]:
-        shown = tell(result)
-        assert find_rounded_numbers(shown) == []
-        return shown
+    def check_result(result: StageResult) -> dict[str, Any]:
+        values = to_dict(result)
+        assert find_rounded_numbers(values) == []
+        return values
 
-    def recorded(log: WindowLog, event: WindowEvent) -> None:
+    def check_event(log: WindowLog, event: WindowEvent) -> None:
         assert find_rounded_numbers(dict(event.detail)) == []
         record(log, event)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StageResult, "to_dict", told)
-        patch.setattr(WindowLog, "record", recorded)
+        patch.setattr(StageResult, "to_dict", check_result)
+        patch.setattr(WindowLog, "record", check_event)
         yield
 
 
 @pytest.fixture(autouse=True)
 def _logs_of_each_test() -> Iterator[None]:
-    """The dispatcher sends logs to the stderr of its time, which pytest closes behind the test."""
+    """Reset structlog, which would keep writing to the stderr of a test that pytest has closed."""
     yield
     structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _classic_again() -> Iterator[None]:
-    """A client of a Connect server leaves its whole process in that mode: the next module's Spark is a classic one."""
+    """Leave Connect mode, which a client of a Connect server sets for its whole process, before the next module."""
     yield
     for name in _CONNECT_MODE:
         os.environ.pop(name, None)
@@ -190,14 +190,14 @@ def _classic_again() -> Iterator[None]:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder for Unix sockets, whose path may have 107 bytes: pytest's own folders may leave no room for a name."""
+    """A folder for Unix sockets. Their paths may have 107 bytes, and pytest's own folders can be too long for that."""
     with tempfile.TemporaryDirectory(prefix="bl-") as folder:
         yield Path(folder)
 
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDb]:
-    """A running MariaDB of this test session; tests make and drop databases of their own."""
+    """A running MariaDB of this test session; each test creates and drops its own databases."""
     from support.mariadb import mariadb_in_memory
 
     with mariadb_in_memory() as server:
@@ -206,7 +206,7 @@ def mariadb() -> Iterator[MariaDb]:
 
 @pytest.fixture
 def empty_mariadb(mariadb: MariaDb) -> MariaDb:
-    """The session's MariaDB without any database of a test before."""
+    """The session's MariaDB without the databases of earlier tests."""
     mariadb.wipe()
     return mariadb
 
@@ -222,7 +222,7 @@ def second_mariadb() -> Iterator[MariaDb]:
 
 @pytest.fixture(scope="session")
 def mariadb_source() -> Iterator[MariaDb]:
-    """A running MariaDB that writes row binlogs; tests make and drop databases of their own, and purge no log."""
+    """A running MariaDB that writes row binlogs; each test creates and drops its own databases and purges no log."""
     from support.mariadb import MariaDb, mariadb_in_memory
 
     with mariadb_in_memory(MariaDb.source_options()) as server:
@@ -231,7 +231,7 @@ def mariadb_source() -> Iterator[MariaDb]:
 
 @pytest.fixture(scope="session")
 def mysql() -> Iterator[MySql]:
-    """A running MySQL that writes row binlogs with GTIDs. Rules as of `mariadb_source`."""
+    """A running MySQL that writes row binlogs with GTIDs, with the rules of `mariadb_source`."""
     from support.mariadb import MySql, mysql_in_memory
 
     with mysql_in_memory(MySql.source_options(2)) as server:
@@ -250,7 +250,7 @@ def mysql_target() -> Iterator[MySql]:
 
 @pytest.fixture(scope="session")
 def first_shop(mariadb: MariaDb, tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    """A shop whose first window is in a lake; made once, tests work on copies."""
+    """A shop whose first window is in a lake; made once, and tests work on copies."""
     from support.shop import Shop
 
     return Shop(tmp_path_factory.mktemp("shop"), mariadb)
@@ -258,7 +258,7 @@ def first_shop(mariadb: MariaDb, tmp_path_factory: pytest.TempPathFactory) -> Sh
 
 @pytest.fixture
 def shop(first_shop: Shop, tmp_path: Path) -> Shop:
-    """A shop of the test's own, its target at the lake's end."""
+    """A copy of the shop for one test, with its target at the end of the lake."""
     return first_shop.copy(tmp_path)
 
 

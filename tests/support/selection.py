@@ -1,4 +1,4 @@
-"""Which tests a run takes, and in what order; a test's marks say what it needs."""
+"""Select and order the tests of a run, by the marks that say what each test needs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 COSTS = ("long", "process", "mariadb", "spark", "airflow", "e2e")
-"""Marks that keep a test out of `make test-quick`, the cheapest first."""
-# Airflow's import alone takes seconds.
+"""Marks that exclude a test from `make test-quick`, the cheapest first."""
+# Importing Airflow alone takes seconds.
 _SLOW_IMPORTS = ("airflow", "binlake_airflow")
 _BY_FIXTURE = {
     "mariadb": "mariadb",
@@ -32,7 +32,7 @@ _BY_FIXTURE = {
 
 
 def mark_by_fixtures(items: Sequence[pytest.Item]) -> None:
-    """Whoever asks for a server has its mark, whether or not the file says so."""
+    """Add the mark of a server to every test that uses a fixture of it."""
     for item in items:
         for fixture in getattr(item, "fixturenames", ()):
             if (mark := _BY_FIXTURE.get(fixture)) and item.get_closest_marker(mark) is None:
@@ -40,17 +40,17 @@ def mark_by_fixtures(items: Sequence[pytest.Item]) -> None:
 
 
 def cost(item: pytest.Item) -> int:
-    """0 of a quick test, else the place of its dearest mark."""
+    """0 for a quick test, otherwise the position in COSTS of its most expensive mark, from 1."""
     return max((1 + n for n, mark in enumerate(COSTS) if item.get_closest_marker(mark)), default=0)
 
 
 def cheapest_first(items: list[pytest.Item]) -> None:
-    """For one process: a slow test is no news when a quick one has failed already."""
+    """Sort for a run in one process: quick tests fail first."""
     items.sort(key=cost)
 
 
 def dearest_file_first(items: list[pytest.Item]) -> None:
-    """For workers that take whole files: a long one at the end would leave one of them without work."""
+    """Sort for workers that take whole files: a long file at the end would leave the other workers idle."""
     dearest: dict[Path, int] = {}
     for item in items:
         dearest[item.path] = max(dearest.get(item.path, 0), cost(item))
@@ -58,9 +58,9 @@ def dearest_file_first(items: list[pytest.Item]) -> None:
 
 
 def is_costly_as_a_whole(path: Path) -> bool:
-    """Its `pytestmark` names one of COSTS, or it imports Airflow: a quick run need not import it."""
+    """True if `pytestmark` names one of COSTS or the file imports Airflow, so that a quick run need not import it."""
     text = path.read_text(encoding="utf-8")
-    # Parsing only those keeps this below a second.
+    # Only files that match are parsed, which keeps this below a second.
     if not any(f"\n{begin}" in text for begin in ("pytestmark = ", *(f"from {name}" for name in _SLOW_IMPORTS))):
         return False
     body = ast.parse(text).body

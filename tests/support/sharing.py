@@ -1,4 +1,4 @@
-"""How the processes of `make test` share its files: those that need one dear thing in their process stay together."""
+"""Distribute test files over the processes of `make test`: files that share an expensive resource run in one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from support.selection import dearest_file_first
 from xdist.scheduler import LoadFileScheduling
 
-# Each further process that starts Spark's JVM, or Kafka and a registry, or loads Airflow and makes its database, spends
-# 10 to 20 s of CPU on it. The first that a test's id begins with counts.
+# Every process that starts Spark's JVM, or Kafka and a registry, or loads Airflow and creates its database, spends 10
+# to 20 s of CPU on it. Maps the start of a test's id to a group; the first match counts.
 TOGETHER = {
     "tests/feed/test_kafka_publisher.py": "kafka",
     "tests/feed/test_registry_policies.py": "kafka",
@@ -32,20 +32,20 @@ TOGETHER = {
 
 
 def scope_of(nodeid: str) -> str:
-    """What runs in one process with this test: its file, or all that share what the file needs."""
+    """The group of tests that share a process with this test: its file, or all files that share a resource."""
     own = nodeid.partition("::")[0]
     return next((scope for begin, scope in TOGETHER.items() if nodeid.startswith(begin)), own)
 
 
 def longest_first(items: list[pytest.Item]) -> None:
-    """The shared ones, each of minutes, then the others' dearest: a long one at the end leaves workers without work."""
+    """Sort the groups, which take minutes, to the front, then the most expensive files."""
     dearest_file_first(items)
     shared = set(TOGETHER.values())
     items.sort(key=lambda item: scope_of(item.nodeid) not in shared)
 
 
 def scheduler(config: pytest.Config, log: Any) -> object | None:
-    """Of a run that asks for whole files; a quick one starts nothing that is worth sharing."""
+    """The scheduler of a run with `--dist loadfile`; None for a quick run, whose tests share no expensive resource."""
     if config.getvalue("dist") != "loadfile" or config.option.quick:
         return None
     by_scope: object = LoadFileScheduling(config, log)
