@@ -72,7 +72,7 @@ def _write_plain_tracebacks() -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Replace structlog's default with sources and variables: it takes most of a second for each exception."""
+    """If the process does not end after the last test, for example because of a thread, show why and end it."""
     # A worker waits for the other workers; the controller ends it.
     if not hasattr(session.config, "workerinput"):
         faulthandler.dump_traceback_later(_END_S, exit=True)
