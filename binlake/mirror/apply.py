@@ -25,7 +25,6 @@ from binlake.window.definitions import SegmentTable
 CHUNK_BYTES = 64 << 20
 """Arrow bytes of keyed net changes per MERGE. Keyless changes are applied in a single commit."""
 
-_PARTITIONS = "partitions were dropped, emptied or exchanged, for which no row changes are logged"
 _UNCONVERTED = "a change of a column's type converted values in a way that Binlake cannot reproduce"
 _UNKNOWN = "recovered at the source with rows that this lake never received"
 
@@ -195,8 +194,8 @@ class _Run:
         # Keep the reason why it is inexact: it may be recovered with its rows.
         self._mark(name, dropped=True, inexact=self._known(name).inexact)
 
-    def _inexact(self, _effect: Effect, name: Name, _at: int, _behind: bool) -> None:
-        self._mark(name, inexact=_PARTITIONS)
+    def _inexact(self, effect: Effect, name: Name, _at: int, _behind: bool) -> None:
+        self._mark(name, inexact=effect.reason)
 
     def _rows(self, table: TableDef, segment: int, slices: Iterator[pa.Table]) -> None:
         name = (table.db, table.name)

@@ -26,6 +26,12 @@ Kind = Literal["create", "adopt", "recover", "truncate", "alter", "copy", "drop"
 LOSES_ROWS = frozenset({Action.DROP_PARTITION, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION})
 """Actions that change rows without a row change in the binlog: the mirror cannot follow them."""
 
+_PARTITIONS = "partitions were dropped, emptied or exchanged, for which no row changes are logged"
+_COMPUTED = (
+    "a stored generated column was added, and the values that the source computed for existing rows are not logged"
+)
+_UNREADABLE = "the text of an ALTER cannot be parsed, so columns may have been renamed that Binlake takes for new ones"
+
 _BRINGS_ROWS = frozenset({Action.RENAME_TABLE, Action.RENAME_TABLES, Action.CREATE_TABLES})
 """Actions after which a new table may already have rows: a rename from an unreplicated name, or a restore (BR)."""
 
@@ -40,7 +46,8 @@ class Effect:
 
     `renamed`: former name by new name (lower case) of columns that the DDL's text renames. A CHANGE that converts also
     assigns a new column id, so only the text shows which column's values it has. The former name is empty for a column
-    added under a name that another column gives up. `moment`: where and when the source converted values.
+    added under a name that another column gives up. `moment`: where and when the source converted values. `reason`: why
+    a mirror becomes inexact.
     """
 
     kind: Kind
@@ -48,6 +55,7 @@ class Effect:
     source: TableDef | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
     moment: Moment = field(default_factory=Moment)
+    reason: str = ""
 
 
 def derive_effects(ddl: LandedDdl) -> list[Effect]:
@@ -60,7 +68,8 @@ def derive_effects(ddl: LandedDdl) -> list[Effect]:
     renamed, readable = _former_names(ddl)
     effects = [replace(effect, renamed=renamed, moment=moment) for effect in effects]
     if not readable:
-        effects += [Effect("inexact", effect.table) for effect in effects if effect.kind == "alter"]
+        altered = [effect.table for effect in effects if effect.kind == "alter"]
+        effects += [Effect("inexact", table, reason=_UNREADABLE) for table in altered]
     return effects + [Effect("drop", table) for table in before if _written(table) not in named]
 
 
@@ -72,7 +81,8 @@ def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect
         return [Effect("copy", table, same_id)]
     source = same_id or (same_name if action in _NEW_ID else None)
     if source is not None:
-        lost = [Effect("inexact", table)] if action in LOSES_ROWS or _adds_computed(source, table) else []
+        reason = _PARTITIONS if action in LOSES_ROWS else _COMPUTED if _adds_computed(source, table) else ""
+        lost = [Effect("inexact", table, reason=reason)] if reason else []
         return [Effect("alter", table, source), *lost]
     if same_name is not None and action == Action.TRUNCATE_TABLE:
         return [Effect("truncate", table, same_name)]
