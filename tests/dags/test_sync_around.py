@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support import notified
-from support.dag_runs import BLOCKED, HI, LO, LOWERED, Run, Runner, answer, failure, good_window
+from support.dag_runs import BLOCKED, HI, LO, LOWERED, Run, Runner, answer, as_one_task, failure, good_window
 from support.replication_files import write_replication
 
 from binlake.cluster import placement
@@ -197,7 +197,9 @@ def test_note_of_a_failed_run_shows_the_failure_only(
     assert told["text"].endswith("finalize failed: nothing listens at the target")
 
 
+# The fused layout runs one task instead of eight.
 _LAG = """wait-s = 0
+layout = "fused"
 [airflow.on-lag]
 seconds = 60
 notifier = "{}"
@@ -211,20 +213,20 @@ def test_lag_is_reported_once_to_the_configured_notifier(
     monkeypatch.setenv("BINLAKE_TEST_TOKEN", "s3cret")
     own = _LAG.format("support.notified.by_call", ', token = "env:BINLAKE_TEST_TOKEN"')
     monkeypatch.setattr(metrics, "lag_s", lambda _ts: 59.0)
-    run(good_window(), airflow=own)
+    run(as_one_task(good_window()), airflow=own)
     assert notified.read_messages() == []
     monkeypatch.setattr(metrics, "lag_s", lambda _ts: 61.0)
-    done = run(good_window(), airflow=own)
+    done = run(good_window(), airflow=own.replace("fused", "stages"))
     told = notified.read_messages()
     assert [(one["channel"], one["token"], one["run_id"]) for one in told] == [("night", "s3cret", done.run_id)] * 2
     assert [one["binlake"]["what"] for one in told] == ["landing", "sql"]
-    run(good_window(), airflow=own)
+    run(as_one_task(good_window()), airflow=own)
     assert len(notified.read_messages()) == 2
     # A notifier class, notified again after the repeat time; a missing class does not fail the window.
     own = _LAG.replace("seconds = 60", "seconds = 60\nrepeat-s = 1").format("support.notified.ByNotifier", "")
-    run({"plan": [BLOCKED]}, airflow=own)
+    run(as_one_task({"plan": [BLOCKED]}), airflow=own)
     assert len(notified.read_messages()) == 3
-    assert run(good_window(), airflow=own.replace("ByNotifier", "Nobody")).state == "success"
+    assert run(as_one_task(good_window()), airflow=own.replace("ByNotifier", "Nobody")).state == "success"
 
 
 def test_silence_is_reported_although_commit_time_advances(
@@ -234,24 +236,27 @@ def test_silence_is_reported_although_commit_time_advances(
     own = _LAG.replace("on-lag", "on-silence").format("support.notified.by_call", "")
     last = int(LOWERED) - (59_999 << 18)
     empty = {**good_window(), "land": [answer("land", LO, LOWERED, rows=0)]}
-    first = run(empty, airflow=own)
+    first = run(as_one_task(empty), airflow=own)
     # Nothing has been observed yet.
     assert (first.state, notified.read_messages()) == ("success", [])
     log = WindowLog(LakePaths.of(load_replication(folder / "orders.toml", secrets=False)))
     log.record(WindowEvent("land", 1, 2, "done", 0))
     log.record(WindowEvent("land", 2, last, "done", 5))
-    run(empty, airflow=own)
+    run(as_one_task(empty), airflow=own)
     assert notified.read_messages() == []
     log.record(WindowEvent("land", last, int(LO), "done", 0))
     long = {**empty, "land": [answer("land", LO, str(int(LOWERED) + (1 << 18)), rows=0)]}
-    done = run(long, airflow=own)
+    done = run(as_one_task(long), airflow=own)
     (told,) = notified.read_messages()
     assert (told["channel"], told["run_id"]) == ("night", done.run_id)
     assert told["binlake"] == {"replication": "orders", "what": "silence", "since": str(last),
                                "silent_seconds": 60.0}  # fmt: skip
     # Neither before the repeat time, nor when something landed.
-    run(long, airflow=own)
-    run({**long, "land": [answer("land", LO, HI)]}, airflow=own.replace("seconds = 60", "seconds = 60\nrepeat-s = 1"))
+    run(as_one_task(long), airflow=own)
+    run(
+        as_one_task({**long, "land": [answer("land", LO, HI)]}),
+        airflow=own.replace("seconds = 60", "seconds = 60\nrepeat-s = 1"),
+    )
     assert len(notified.read_messages()) == 1
 
 

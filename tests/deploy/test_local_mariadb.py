@@ -24,7 +24,7 @@ def _names(server: MariaDb) -> list[str]:
         return [name for (name,) in cursor.fetchall()]
 
 
-@pytest.mark.parametrize("kind", [MariaDb, MySql])
+@pytest.mark.parametrize("kind", [MariaDb, pytest.param(MySql, marks=pytest.mark.soak)])
 def test_restarted_server_has_its_data_and_port(kind: type[MariaDb]) -> None:
     with kind() as server:
         port, folder = server.port, server.folder

@@ -67,7 +67,7 @@ def test_far():
 """
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_surviving_mutant_is_reported_until_a_test_kills_it(tmp_path: Path) -> None:
     lists = tmp_path / "deploy" / "mutation"
     lists.mkdir(parents=True)

@@ -207,6 +207,7 @@ def test_without_transactions_the_position_follows_the_messages(kafka: Kafka, br
     assert read_numbers(kafka, topic) == list(range(200))
 
 
+@pytest.mark.soak
 def test_restarted_broker_keeps_committed_messages(kafka: Kafka, brokers: Brokers, topic: str) -> None:
     with Publisher(brokers, topic) as publisher:
         publisher.publish(changes(topic, 0, 100), position_of(99))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.examples import spread
 
 from binlake.audit import preview as module
 from binlake.audit.audit import Audit
@@ -30,7 +31,7 @@ MOMENTS = [BASE + 10 * S, BASE + 12 * S, BASE + 12 * S + 1, BASE + 20 * S, BASE 
 
 @pytest.mark.long
 @pytest.mark.parametrize("table", ["item", "pair", "log"])
-@pytest.mark.parametrize("ts", MOMENTS)
+@pytest.mark.parametrize("ts", spread(MOMENTS, least=4))
 def test_preview_of_all_rows_equals_the_table(shop: LakePaths, table: str, ts: int) -> None:
     # C-07
     audit, log = Audit(shop), WindowLog(shop)

@@ -134,6 +134,7 @@ def missing_rows_passed_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(forms.RowForms, "update", lambda *given: replace(update(*given), expect=UNCHECKED))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("broken", "shape", "first"),
     [

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from ddlrun import SHAPE, DdlModel, DdlShape
 from modelerrors import Wrong
-from support.examples import spread
 
 from binlake.dialect import clauses, mapping
 from binlake.dialect.conversions import Alter
@@ -165,7 +164,8 @@ RULES: dict[str, tuple[Broken, DdlShape, int]] = {
 """Each by the number of the fault that the rule prevents; `first`: a seed from which it is found soon."""
 
 
-@pytest.mark.parametrize("name", spread(list(RULES), least=6))
+@pytest.mark.soak
+@pytest.mark.parametrize("name", RULES)
 def test_the_model_finds_each_broken_rule_of_ddl(
     ddl_model: DdlModel, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -22,6 +22,7 @@ from support.drainerfiles import (
     transaction_bytes,
     write_files,
 )
+from support.examples import spread
 from support.mariadb import MariaDb, execute, rows
 from support.reparation import drop_files_before, run, settings_of, write_index
 from support.windows import Crash, at, signal_me
@@ -79,7 +80,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize(("step", "number"), STEPS)
+@pytest.mark.parametrize(("step", "number"), spread(STEPS, least=8))
 def test_killed_run_is_resumed_exactly_once(empty_server: MariaDb, folder: Path, step: str, number: int) -> None:
     # S0-01, R-17: kill -9 at 20 places; the keyless table is exact and the DDL runs once
     assert run_in_child(empty_server, folder, at(step, number, signal_me(signal.SIGKILL))) == -signal.SIGKILL

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 from rpc_helpers import ECHO, EMPTY, LATE, STREAM, TestServer, serving, until
+from support.examples import spread
 
 from binlake.rpc import Call, Channel, Limits, RpcError, Status, messages
 from binlake.rpc.client import Link
@@ -101,7 +102,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Channel]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("size", [0, 1, 5, 16_384, 65_535, 65_536, 1_000_000, 20 << 20])
+@pytest.mark.parametrize("size", spread([0, 20 << 20, 1, 16_384, 5, 65_536, 65_535, 1_000_000], least=4))
 @pytest.mark.parametrize("gzip", [False, True])
 def test_message_of_any_size_is_returned_unchanged(connect: Callable[..., Channel], size: int, gzip: bool) -> None:
     message = (random.Random(1).randbytes(1 << 16) * (size // (1 << 16) + 1))[:size]

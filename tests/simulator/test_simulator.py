@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import pytest
+from support.examples import spread
 
 from simulator.scenarios import SCENARIOS, shape_of
 from simulator.world import run
@@ -34,7 +35,7 @@ def test_no_binlog_is_lost_doubled_or_invented_under_random_faults(part: int) ->
     assert not failed, "\n".join(failed)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", spread(list(SCENARIOS), least=8))
 def test_each_kind_of_fault_alone_breaks_no_invariant(name: str) -> None:
     failed = failures(range(_SCENARIO_SEEDS), name)
     assert not failed, "\n".join(failed)
@@ -48,6 +49,7 @@ def test_many_more_seeds_of_each_kind_of_fault_break_no_invariant(name: str) -> 
     assert not failed, "\n".join(failed)
 
 
+@pytest.mark.soak
 def test_a_seed_gives_the_same_run_in_every_process() -> None:
     seed = 7
     outputs = {

@@ -35,7 +35,7 @@ from simulator.scenarios import shape_of
 from simulator.truth import Truth, Wrong
 from simulator.world import run
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.soak]
 
 FOUND_WITHIN = 25
 
@@ -224,11 +224,7 @@ MUTANTS = {
 """By the number of the fault in issue 14; rules without a number were never broken on main."""
 
 
-DEAR = ("5 two of one name", "GC and consumers", "GC and prewrites", "leaving", "joining", "index")
-"""Those that the simulator notices only after most runs: half of the CPU time of all."""
-
-
-@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.soak) if one in DEAR else one for one in MUTANTS])
+@pytest.mark.parametrize("name", MUTANTS)
 def test_the_simulator_finds_each_reverted_fix(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     # S0-16, S0-48, S0-57, R-09
     mutant = MUTANTS[name]

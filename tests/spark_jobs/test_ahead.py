@@ -56,8 +56,11 @@ def pieces(mariadb: MariaDb, tmp_path: Path, landed_shop: LandedShop) -> Pieces:
 
 @pytest.mark.parametrize(
     "target",
-    [{}, {"mode": "parallel", "safe-mode": "auto"}, {"mode": "ordered"}],
-    ids=["atomic", "parallel", "ordered"],
+    [
+        pytest.param({}, id="atomic"),
+        pytest.param({"mode": "parallel", "safe-mode": "auto"}, id="parallel", marks=pytest.mark.soak),
+        pytest.param({"mode": "ordered"}, id="ordered", marks=pytest.mark.soak),
+    ],
 )
 def test_windows_derived_ahead_are_applied_unchanged(
     mariadb: MariaDb, tmp_path: Path, landed_shop: LandedShop, target: dict[str, Any]

@@ -53,6 +53,7 @@ def writer(lake: Lakehouse) -> str:
     return re.split("[:/]", commits_of(lake)[0]["engineInfo"])[0]
 
 
+@pytest.mark.soak
 def test_tasks_write_the_same_rows_as_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

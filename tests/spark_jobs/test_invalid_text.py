@@ -32,7 +32,7 @@ def source_with_bare_bytes() -> tuple[Source, int]:
     return source, w.clock()
 
 
-@pytest.mark.parametrize("by_spark", [False, True])
+@pytest.mark.parametrize("by_spark", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_window_reports_each_table_with_texts_read_as_latin1(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_spark: bool
 ) -> None:

@@ -27,6 +27,12 @@ def good_window() -> dict[str, list[dict[str, Any]]]:
     return {"plan": [answer("plan", LO, HI, "ready")], **lake, **sink}
 
 
+def as_one_task(window: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """The answers of the stages of `window` as the answer of the single task of layout `fused`."""
+    results = [result for answers in window.values() for result in answers[0]["results"]]
+    return {"window": [{"ok": True, "results": results}]}
+
+
 FEED = 'name = "{}"\nsink-uri = "kafka://k:9092/t?protocol=avro"\nschema-registry = "http://r:8081"'
 """The configuration section of a feed."""
 

@@ -226,6 +226,7 @@ def test_two_consecutive_plans_lose_nothing() -> None:  # S0-58
     assert not any(map(has_lost, ends))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("planner", "pump_3"),
     [
