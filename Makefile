@@ -14,7 +14,7 @@ PYTEST_ARGS ?=
 # Chosen for two cores: each further process loads all tests and starts its own servers, ten seconds of CPU or more.
 # One process runs all tests of a file, and all files that share an expensive fixture (tests/support/sharing.py); the
 # most expensive files run first.
-PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 PARALLEL_QUICK := -n 4 --dist loadfile --no-loadscope-reorder
 BINLAKE_CAPTURES ?= tests/captures
 
