@@ -264,7 +264,7 @@ def test_load_that_would_leave_a_gap_is_refused(shop: Shop, mariadb: MariaDb, tm
     shop.sql.refuse = _is_read
     with pytest.raises(SourceUnavailable):
         shop.load(unfinished, "landed")
-    with pytest.raises(ConfigError, match=r"begun with another snapshot.*leave --at out"):
+    with pytest.raises(ConfigError, match=r"started with another snapshot.*omit --at"):
         shop.load(unfinished, "landed", shop.live.pd.tso())
     filtered = shop.context(
         lake={"path": str(tmp_path / "unfinished")}, target=None, filter={"ignore-schemas": "other"}
