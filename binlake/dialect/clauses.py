@@ -73,10 +73,10 @@ _INTRODUCERS = ("_UTF8MB4", "_UTF8MB3", "_UTF8")
 
 
 def drop_introducers(tokens: Sequence[Token], dialect: Dialect) -> list[Token]:
-    """Remove introducers such as `_UTF8MB4` before strings: MariaDB turns them to `xC3xB6` in generated columns and
-    CHECKs.
+    """Remove introducers such as `_UTF8MB4` before strings: MariaDB turns such strings into `xC3xB6` in generated
+    columns and CHECKs.
 
-    The session uses utf8mb4 (`downstream.session`), so the string means the same without the introducer.
+    The session uses utf8mb4 (`binlake.target.session`), so the string means the same without the introducer.
     """
     if dialect != "mariadb":
         return list(tokens)

@@ -14,10 +14,10 @@ STAGE = "incident"
 
 
 def find_new_incidents(members: Sequence[Member], events: Sequence[EventRow]) -> dict[str, dict[str, Any]]:
-    """The counters of each node that increased since the last event about it, by node; empty = nothing new.
+    """By node, the counters of each node that counted more since the last event about it; empty = nothing new.
 
-    `events`: those of STAGE in order of time. Counters start at 0 in each process, so any other value than the recorded
-    one is new.
+    `events`: those of STAGE in order of time. Counters start at 0 in each process, so any value above 0 that differs
+    from the recorded one is new.
     """
     recorded = _recorded_counters(events)
     return {

@@ -140,7 +140,7 @@ def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked:
     except IncompleteWindow as error:
         if hi == asked.hi:
             raise
-        # Some rows were written after a DDL that lies beyond the byte limit: they must land together with it.
+        # Some rows were written with the schema of a DDL beyond the byte limit: they must land together with it.
         log.info("window_exceeds_max_bytes", window=bounds.window, reason=error.message)
         return _complete(ctx, cluster, members, asked, 0)
     return _Complete(pulled, replace(bounds, hi=jobs.hi), proofs, jobs, hi < asked.hi)

@@ -50,7 +50,7 @@ def test_capture_is_equal_at_every_state(name: str, mariadb: MariaDb) -> None:  
     outcome = run_direct(Capture(CAPTURES / name), mariadb)
     assert outcome.difference == ""
     assert (outcome.states, outcome.rows) == STATES[name]
-    copied = [text for text in outcome.by_hand if text.startswith("Betrieb.Tagebuch copied anew behind ALTER TABLE")]
+    copied = [text for text in outcome.by_hand if text.startswith("Betrieb.Tagebuch copied again after ALTER TABLE")]
     assert len(copied) == (3 if name == "zones_rearranged" else 0)
     assert [text for text in outcome.by_hand if text not in copied] == (BY_HAND if name.startswith("ddl") else [])
     # reported instead of skipped: JSON that MariaDB's own functions cannot read

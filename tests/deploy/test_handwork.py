@@ -63,6 +63,6 @@ def test_ddl_stops_without_a_replacement(mariadb: MariaDb, monkeypatch: pytest.M
     mariadb.wipe()
     monkeypatch.setattr("deploy.local.direct.plan_handwork", lambda _: Handworks((), ()))
     log = log_with_a_lost_default()
-    refusal = pytest.raises(TargetRefused, match=r"default of column b .* by ddl-replacement")
+    refusal = pytest.raises(TargetRefused, match=r"default of column b .* use ddl-replacement")
     with closing(Session(target_of(mariadb))) as session, refusal:
         DirectReplay(log, session).advance(log.rows[-1][0])

@@ -72,7 +72,7 @@ def test_child_that_does_not_serve_in_time_is_reported(tmp_path: Path) -> None:
 
 
 def test_missing_program_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ProcessError, match="does not start"):
+    with pytest.raises(ProcessError, match="cannot be started"):
         Child("nothing", ["/no/such/program"], tmp_path).start()
 
 

@@ -68,7 +68,7 @@ def test_row_is_followed_across_key_changes(audit: Audit) -> None:  # C-07
 def test_binary_keys_are_found_in_any_notation(audit: Audit) -> None:
     assert list_changes(audit, "2", "0xab01") == list_changes(audit, "2", "AB01")
     assert list_changes(audit, "2", "AB02") == []
-    with pytest.raises(ConfigError, match=r"the key has 1 values, and rows are identified by \(n, code\)"):
+    with pytest.raises(ConfigError, match=r"the key has 1 values, but rows are identified by \(n, code\)"):
         list_changes(audit, "2")
 
 

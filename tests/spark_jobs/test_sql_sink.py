@@ -264,7 +264,7 @@ def test_oversized_transaction_or_packet_is_refused_before_sealing(
     sink = Sink(spark, tmp_path, mariadb, **{"max-segment-rows": 30})
     first = sink.windows[0]
     sink.lakehouse.land(first.lo, first.hi)
-    with pytest.raises(Permanent, match=r"above 30: too many.*max-segment-rows.*stop-at"):
+    with pytest.raises(Permanent, match=r"above the limit of 30: too many.*max-segment-rows.*stop-at"):
         sink.derive(first)
     sink.lakehouse.config["target"]["max-segment-rows"] = 1000
     sink.ctx = sink.lakehouse.context()

@@ -214,7 +214,7 @@ def _refusal_error(
 
 
 def _write_done(run: ApplyRun, plan: SegmentPlan, passed_over: StatementBatch | None = None) -> None:
-    # With `rows_ahead`, rows from before the DDL are not applied yet: the checkpoint passes them with the segment.
+    # With `rows_ahead`, rows with a lower commit_ts follow the DDL: the checkpoint passes them with the segment.
     reached = run.commit_ts if plan.rows_ahead else plan.ddl_commit_ts
 
     def body(session: Session) -> Progress:

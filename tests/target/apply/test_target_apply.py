@@ -147,7 +147,7 @@ def test_unexpected_table_is_drift_before_the_first_write(server: MariaDb, targe
 def test_too_many_rows_for_one_transaction_are_refused(server: MariaDb, target: Target) -> None:
     # no silent fallback to several transactions
     small = target.model_copy(update={"max_segment_rows": 2})
-    with pytest.raises(Permanent, match="above 2: too many"):
+    with pytest.raises(Permanent, match="above the limit of 2: too many"):
         apply(small, Window(0, 1).put((1, "a"), (2, "b")).put((3, "c")))
     assert read_table(server) == []
     assert apply(target, Window(0, 1).put((1, "a"), (2, "b")).put((3, "c"))).rows == 3

@@ -235,7 +235,7 @@ def test_intent_of_an_older_version_without_proof_is_not_guessed(server: MariaDb
     old = json.dumps({key: value for key, value in json.loads(text).items() if key != "before"})
     with closing(Session(target)) as session:
         session.write("UPDATE tidb_binlog.binlake_progress SET ddl_expected = %s", (old,))
-    with pytest.raises(Permanent, match="the version of Binlake that began it recorded no proof"):
+    with pytest.raises(Permanent, match="the version of Binlake that began it recorded no evidence"):
         apply(target, found)
     execute(server, "UPDATE tidb_binlog.binlake_progress SET ddl_state = ''")
     assert apply(target, found).ddls == 1
