@@ -15,7 +15,7 @@ PYTEST_ARGS ?=
 # One process runs all tests of a file, and all files that share an expensive fixture (tests/support/sharing.py); the
 # most expensive files run first.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
-PARALLEL_QUICK := -n 4 --dist loadfile --no-loadscope-reorder
+PARALLEL_QUICK := -n 3 --dist loadfile --no-loadscope-reorder
 BINLAKE_CAPTURES ?= tests/captures
 
 # If Python must not write bytecode next to the sources, write it to a separate folder, from the first import on:

@@ -26,6 +26,7 @@ from binlake.errors import WireError
 CAPTURES = Path(__file__).parents[1] / "captures"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["bank", "keys", "shard", "sysbench_like"])
 def test_every_recorded_table_can_be_read(name: str) -> None:
     for state in read_expected_states(Capture(CAPTURES / name)):

@@ -315,6 +315,7 @@ def leaves(raw: Any, place: str = "") -> list[str]:
     return [place]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -174,6 +174,7 @@ def run_compose(profile: str, *words: str, without: str = "") -> subprocess.Comp
     return subprocess.run(calling, env={**around, **dict(secrets)}, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("profile", ["embedded", "tidb", "mysql"])
 def test_compose_accepts_the_file(services: dict[str, Any], profile: str) -> None:
     done = run_compose(profile, "--format", "json")

@@ -111,6 +111,7 @@ def test_large_unsigned_number_has_a_larger_java_type(tp: int, small: str, large
     assert [json.loads(value)["sqlType"]["c"] for _, value in messages] == [*codes, codes[0]]
 
 
+@pytest.mark.long
 @settings(max_examples=examples(60), deadline=None)
 @given(ROWS)
 def test_every_row_is_decoded_unchanged(rows: list[Row]) -> None:

@@ -74,6 +74,7 @@ def test_column_flags_equal_the_pages(flag: int, more: Json, wanted: int) -> Non
     assert column_flag(table, own, handle=bool(wanted & 2)) == wanted
 
 
+@pytest.mark.long
 @settings(max_examples=examples(60), deadline=None)
 @given(ROWS)
 def test_every_row_is_decoded_unchanged(rows: list[Row]) -> None:

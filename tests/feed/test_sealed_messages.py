@@ -65,6 +65,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # S2-02, R-31
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(4))
 def test_each_message_is_read_once_in_order_from_any_file(tmp_path: Path, seed: int) -> None:
     rows = draw_messages(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from support.examples import examples
 from support.feedrows import EVERY, ROWS, Row, columns_of, encoded, every_kind
@@ -73,6 +74,7 @@ def test_table_header_has_columns_and_keys() -> None:
     assert [(one.name, list(one.column_names)) for one in table.unique_keys] == [("PRIMARY", ["id"]), ("uk", ["v"])]
 
 
+@pytest.mark.long
 @settings(max_examples=examples(40), deadline=None)
 @given(ROWS)
 def test_every_row_is_decoded_unchanged(rows: list[Row]) -> None:

@@ -62,6 +62,7 @@ def tidy(paths: LakePaths) -> int:
     return upkeep.tidy_feed(paths, WindowLog(paths), FEED, ENDS[-1]).windows
 
 
+@pytest.mark.long
 def test_unpublished_messages_stay_at_any_age(paths: LakePaths) -> None:
     #
     assert tidy(paths) == 0

@@ -56,6 +56,7 @@ FORBIDDEN = {
 """A line to add to the module, and the contract that it breaks."""
 
 
+@pytest.mark.long
 def test_forbidden_imports_are_found(tmp_path: Path) -> None:
     for room in ("binlake", "pump_service", "spark_jobs", "deploy", "sql", "plugins/binlake_airflow"):
         shutil.copytree(ROOT / room, tmp_path / room.removeprefix("plugins/"), ignore=shutil.ignore_patterns("*.pyc"))

@@ -80,6 +80,7 @@ def test_citations_across_line_ends_are_read_and_unknown_ones_named(house: Path)
     ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers are not next to this checkout")
 def test_part_or_id_missing_in_the_papers_is_named(house: Path) -> None:
     page, promises = house / citations.PAGE, house / "docs" / "reference" / "promises.md"

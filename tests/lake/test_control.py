@@ -60,6 +60,7 @@ def test_manifests_keep_64_bit_values_as_text() -> None:  # R-46
     assert apply.digest() == ApplyManifest.from_json(apply.to_json()).digest()
 
 
+@pytest.mark.long
 def test_table_with_an_older_versions_comments_is_extended(tmp_path: Path) -> None:  # a lake outlives a version's words
     first, second = (Column("n", "BIGINT", comment) for comment in ("a number", "a whole number"))
     place = str(tmp_path / "t")
@@ -87,6 +88,7 @@ def test_newest_row_of_a_member_counts(paths: LakePaths) -> None:  # R-05
     assert {key: value.state for key, value in members.read_all().items()} == {"p1": "paused", "p2": "online"}
 
 
+@pytest.mark.long
 def test_compacted_control_table_loses_nothing(tmp_path: Path) -> None:
     table = ControlTable(
         str(tmp_path / "t"), LakeTable("t", "numbers", (Column("n", "BIGINT", "a number"),), (), "delta-rs")
@@ -102,6 +104,7 @@ def _hold(paths: LakePaths, held: object, done: object) -> None:
         done.wait(500)  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 def test_second_writer_waits_and_names_the_holder_of_the_lake(paths: LakePaths) -> None:
     context = multiprocessing.get_context("spawn")
     held, done = context.Event(), context.Event()

@@ -34,6 +34,7 @@ def newest(rows: list[dict[str, Any]], count: int) -> list[int]:
     return sorted((row["n"] for row in rows), reverse=True)[:count]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("small_bytes", [0, 700, 64 << 10], ids=["all large", "some of each", "all small"])
 @pytest.mark.parametrize("seed", seeds(12))
 def test_every_query_is_answered_from_all_files(

@@ -40,6 +40,7 @@ def test_preview_of_all_rows_equals_the_table(shop: LakePaths, table: str, ts: i
     assert (found.columns, found.rows, found.more) == (whole.columns, whole.rows, False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ts", MOMENTS[1::3])
 def test_short_preview_has_rows_of_the_table_and_says_that_there_are_more(shop: LakePaths, ts: int) -> None:
     audit, log = Audit(shop), WindowLog(shop)

@@ -59,6 +59,7 @@ def test_rows_appended_twice_by_a_dead_run_change_nothing(tmp_path: Path) -> Non
     assert len(history.changes(0, jobs[-1][0])) == len(jobs)
 
 
+@pytest.mark.long
 def test_bootstrap_from_shuffled_jobs_answers_for_every_ts_up_to_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # S0-61

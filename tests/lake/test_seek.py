@@ -73,6 +73,7 @@ def test_pages_together_are_the_whole_history(
     assert all(len(page.changes) <= count + 1 for page in pages)
 
 
+@pytest.mark.long
 def test_search_that_ran_out_of_time_reports_its_position(lake: LakePaths) -> None:
     first = find_newest(lake, BASE, END, HOT, 100, Budget(0))
     assert not first.whole

@@ -114,6 +114,7 @@ def _plain(table: TableDef, packets: list[bytes]) -> bytes:
     return b"".join(b"\x12" + write_uvarint(len(row)) + row for row in RowWriter(table).write(packets))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nulls", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("keyed", [True, False, "together"])
 def test_block_equals_the_bytes_of_the_plain_writer(

@@ -32,6 +32,7 @@ def tell_soon() -> None:
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("taken_elsewhere")
 def test_waits_return_what_a_signal_handler_puts_or_sets() -> None:
     items: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -159,6 +159,7 @@ def test_reader_that_reads_nothing_blocks_its_stream_without_using_memory() -> N
     assert not server._workers._streams or server.gone == 4
 
 
+@pytest.mark.long
 def test_answers_to_a_peer_that_never_reads_do_not_accumulate() -> None:
     with serving(Limits(control_frames_per_s=10**9)) as (_, address), raw(address) as peer:
         before = rss()
@@ -176,6 +177,7 @@ def test_answers_to_a_peer_that_never_reads_do_not_accumulate() -> None:
         assert still_served(address)
 
 
+@pytest.mark.long
 def test_messages_in_tiny_frames_use_only_memory_for_their_bytes() -> None:
     with serving(Limits(control_frames_per_s=10**9)) as (_, address), raw(address) as peer:
         before = rss()
@@ -284,6 +286,7 @@ FRAMES = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(FRAMES, max_size=12), st.randoms(use_true_random=False))
 def test_server_answers_or_closes_after_random_frames(

@@ -136,6 +136,7 @@ def test_unknown_method_is_unimplemented(connect: Callable[..., Channel]) -> Non
     assert caught.value.status is Status.UNIMPLEMENTED
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "size"), [(0, 1), (1, 0), (1000, 200), (2, 9_000_000), (2000, 5000)])
 @pytest.mark.parametrize("gzip", [False, True])
 def test_stream_returns_every_message(connect: Callable[..., Channel], count: int, size: int, gzip: bool) -> None:
@@ -160,6 +161,7 @@ def test_exception_in_a_handler_is_status_unknown(method: str) -> None:
         assert channel.call(ECHO, b"still here", 60) == b"still here"
 
 
+@pytest.mark.long
 def test_many_calls_share_a_connection_and_get_their_own_answers() -> None:
     with serving() as (server, address), Channel(address) as channel:
         pending = [channel.start(ECHO, b"%d" % number) for number in range(2000)]
@@ -189,6 +191,7 @@ def test_stream_and_calls_share_a_connection() -> None:
             assert channel.call(ECHO, b"between", 60) == b"between"
 
 
+@pytest.mark.long
 def test_deadline_ends_a_call_on_both_sides() -> None:
     with serving() as (server, address), Channel(address) as channel:
         assert channel.call(ECHO, b"", 60) == b""  # connect first, so that the deadline applies only to the call
@@ -202,6 +205,7 @@ def test_deadline_ends_a_call_on_both_sides() -> None:
         assert channel.call(ECHO, b"x", 60) == b"x"
 
 
+@pytest.mark.long
 def test_server_ends_a_call_at_its_deadline() -> None:
     with serving() as (server, address), grpc.insecure_channel(address) as channel:
         assert channel.unary_unary(ECHO)(b"", timeout=60) == b""

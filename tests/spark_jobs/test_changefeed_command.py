@@ -77,6 +77,7 @@ Output = pytest.CaptureFixture[str]
 
 
 # S2-15
+@pytest.mark.long
 @pytest.mark.usefixtures("quiet")
 def test_table_without_a_key_is_refused_by_name_at_creation(tmp_path: Path, capsys: Output) -> None:
     history = shop()
@@ -87,6 +88,7 @@ def test_table_without_a_key_is_refused_by_name_at_creation(tmp_path: Path, caps
 
 
 # S2-42
+@pytest.mark.long
 @pytest.mark.usefixtures("quiet")
 def test_two_tables_in_one_topic_are_refused_at_creation(tmp_path: Path, capsys: Output) -> None:
     workload = Workload()
@@ -99,6 +101,7 @@ def test_two_tables_in_one_topic_are_refused_at_creation(tmp_path: Path, capsys:
     assert place.create(config=config_of(tmp_path, "{schema}.{table}")) == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quiet")
 def test_topic_written_by_another_feed_is_a_warning(tmp_path: Path, capsys: Output) -> None:
     history = shop()
@@ -125,6 +128,7 @@ def test_columns_with_one_avro_name_are_refused_at_creation(tmp_path: Path, caps
 
 
 # S2-32
+@pytest.mark.long
 @pytest.mark.usefixtures("quiet")
 def test_unsigned_numbers_that_may_overflow_are_a_warning(tmp_path: Path, capsys: Output) -> None:
     workload = Workload()
@@ -144,6 +148,7 @@ def pd(tmp_path: Path) -> Iterator[PlacementDriver]:
         yield driver
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quiet")
 def test_start_of_a_feed_must_lie_between_the_lakes_start_and_now(
     tmp_path: Path, pd: PlacementDriver, capsys: Output
@@ -160,6 +165,7 @@ def test_start_of_a_feed_must_lie_between_the_lakes_start_and_now(
     assert history.cuts[0] < int(feed.start_ts) < 1 << 60
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quiet")
 def test_start_must_be_given_without_pd(tmp_path: Path, capsys: Output) -> None:
     history = shop()
@@ -170,6 +176,7 @@ def test_start_must_be_given_without_pd(tmp_path: Path, capsys: Output) -> None:
     assert place.create(config=config) == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quiet")
 def test_feed_state_is_shown_and_decides_which_commands_are_allowed(tmp_path: Path, capsys: Output) -> None:
     history = shop()

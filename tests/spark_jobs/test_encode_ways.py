@@ -126,6 +126,7 @@ def test_failed_encode_leaves_no_file(tmp_path: Path) -> None:
     assert not list(Path(lake.context().paths.table("feed/f")).glob("window=*/*.parquet"))
 
 
+@pytest.mark.long
 def test_stopped_feed_takes_several_landed_windows_at_a_time(tmp_path: Path) -> None:
     w = Workload()
     w.create_database("d")

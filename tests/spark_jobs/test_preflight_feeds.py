@@ -40,6 +40,7 @@ def feed(name: str, rules: str, broker: int, registry: int) -> str:
     return f'name = "{name}"\nsink-uri = "{uri}"\nschema-registry = "http://127.0.0.1:{registry}"\nrules = ["{rules}"]'
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("work")
 def test_feed_that_cannot_run_is_refused_with_its_obstacles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -13,6 +13,7 @@ from binlake.lake.holdups import blocking_reason
 from binlake.tso import to_datetime
 
 
+@pytest.mark.long
 def test_blocking_reason_is_that_of_plan_and_nothing_is_changed(tmp_path: Path) -> None:
     with LiveSource(tmp_path) as source:
         replication = source.replication()
@@ -44,6 +45,7 @@ def test_blocking_reason_is_that_of_plan_and_nothing_is_changed(tmp_path: Path) 
         assert not (tmp_path / "lake").exists()
 
 
+@pytest.mark.long
 def test_unreachable_pd_is_an_error(tmp_path: Path) -> None:  # S3-10
     with LiveSource(tmp_path, pumps=0) as source:
         replication = source.replication(source={"pd-urls": [source.driver.url], "timeout-s": 0.5})

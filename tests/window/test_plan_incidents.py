@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from support.live import LiveSource
 from support.pump_calls import write_binlog
 
@@ -17,6 +18,7 @@ def no_spark() -> None:
     raise AssertionError("plan needs no Spark")
 
 
+@pytest.mark.long
 def test_new_late_commits_are_reported_once_with_the_pumps_name(tmp_path: Path) -> None:
     #
     with LiveSource(tmp_path) as live:

@@ -206,6 +206,7 @@ def play(race: Race, plan: Planner) -> list[list[int]]:
     return [window for window in windows if window]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("planner", [tso_then_members, the_stage])
 def test_nothing_is_lost_when_a_pump_joins_while_a_window_is_planned(race: Race, planner: Planner) -> None:  # S0-58
     windows = play(race, planner)

@@ -23,6 +23,7 @@ from binlake.window.definitions import Cell
 DRAWS = 90
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, DRAWS, 30))
 def test_net_changes_equal_the_reference_on_random_rows(first: int) -> None:
     # R-17 (copies, rows older than a column), R-18 (identity of the segment), DESIGN 3.6

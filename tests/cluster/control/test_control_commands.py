@@ -146,6 +146,7 @@ def test_forced_offline_warns_about_lost_binlogs(cluster: Cluster, capsys: pytes
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "words", "kind", "message"),
     [
@@ -263,6 +264,7 @@ def test_generate_meta_writes_the_savepoint(
         cluster.run(GenerateMetaCommand, "-data-dir", str(tmp_path), "-time-zone", "Nowhere")
 
 
+@pytest.mark.long
 def test_txn_shows_and_decides_a_transaction(
     cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -317,6 +319,7 @@ def test_table_is_never_cropped() -> None:
     assert format_table(("a", "b"), [("x" * 200, "1")]) == f"{'a'.ljust(200)}  b\n{'x' * 200}  1"
 
 
+@pytest.mark.long
 def test_many_orphans_are_listed_and_decided_in_one_command(
     cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -365,6 +368,7 @@ def test_give_up_requires_accept_loss(
     assert tuple(pump.service.info().lost_commit_ts) == (commit_ts,)
 
 
+@pytest.mark.long
 def test_pumps_names_the_blocking_prewrite(
     cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,7 @@ def useless(request: pytest.FixtureRequest) -> Iterator[str]:
     server.stop(None).wait()
 
 
+@pytest.mark.long
 def test_next_url_is_used_if_the_first_only_connects(useless: str, tmp_path: Path) -> None:
     with PlacementDriver(tmp_path, cluster_id=7) as driver:
         urls = [useless, driver.url]
@@ -69,6 +70,7 @@ def test_next_url_is_used_if_the_first_only_connects(useless: str, tmp_path: Pat
             assert etcd.lease_grant(60) > 0
 
 
+@pytest.mark.long
 def test_last_reason_is_reported_if_no_url_serves(useless: str) -> None:
     with closing(PdClient([useless, useless], 5)) as pd, pytest.raises(SourceUnavailable, match="no leader"):
         pd.tso()

@@ -35,6 +35,7 @@ def etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClient]
         client.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["embedded", pytest.param("etcd", marks=pytest.mark.process)])
 def test_server_with_tls_requires_a_certificate(kind: str, tmp_path: Path) -> None:
     # tidb-binlog 1.5
@@ -174,6 +175,7 @@ def test_revoked_lease_deletes_its_keys(etcd: EtcdClient) -> None:
     assert etcd.lease_keep_alive(lease) <= 0
 
 
+@pytest.mark.long
 def test_lease_without_renewal_expires(etcd: EtcdClient) -> None:
     etcd.put(b"short", b"1", lease=etcd.lease_grant(2))
     deadline = time.monotonic() + 60
@@ -260,6 +262,7 @@ def check_for(seconds: float, lock: EtcdLock) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_holder_learns_that_its_lease_expired(etcd: EtcdClient) -> None:
     with EtcdLock(etcd, "lost", "host:1", ttl_s=6) as lock:
         lock.check()
@@ -270,6 +273,7 @@ def test_holder_learns_that_its_lease_expired(etcd: EtcdClient) -> None:
             check_for(60, lock)
 
 
+@pytest.mark.long
 def test_waiting_longer_than_the_lease_gets_the_lock(etcd: EtcdClient) -> None:
     taken = threading.Event()
 

@@ -142,6 +142,7 @@ def test_each_failure_is_one_error_with_pump_and_ts(
     assert caught.value.where == {"pump": pump.addr, "after_ts": "3"}
 
 
+@pytest.mark.long
 def test_silent_pump_is_an_error_but_a_slow_reader_is_not(pump: StubPump) -> None:
     pump.upto = 2
     running = PumpReader(pump.addr, 7, idle_timeout_s=1.5).pull(0)

@@ -68,6 +68,7 @@ def test_prewrites_go_round_robin_and_commits_follow_them(pumps: Pumps) -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["range", "hash", "score", "nonsense"])
 def test_each_strategy_uses_all_pumps_and_keeps_transactions_together(pumps: Pumps, strategy: str) -> None:
     # S0-41, S0-42: an unknown strategy means range.
@@ -210,6 +211,7 @@ def test_new_removed_and_changed_pumps_are_followed(pumps: Pumps) -> None:
     until(lambda: pumps.client.usable_pumps() == ["pump0", "pump2", "pump3"], "the one that is back")
 
 
+@pytest.mark.long
 def test_broken_watch_is_restarted_with_a_fresh_listing(pumps: Pumps) -> None:
     pumps.client.usable_pumps()
     watch = pumps.listing.watches.pop()

@@ -142,6 +142,7 @@ def test_history_is_read_page_by_page(port: Served) -> None:  # invariant 5: nev
     assert all("limit=" in request for request in port.requests)
 
 
+@pytest.mark.long
 def test_started_by_skips_newer_jobs(
     serve: Callable[[Callable[[str], tuple[int, str]]], str],
 ) -> None:  # DESIGN 3.5: cost is flat in history

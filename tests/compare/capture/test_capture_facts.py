@@ -124,6 +124,7 @@ def test_6_partition_by_gives_a_new_id_and_hash_tables_grow_by_a_kind_of_its_own
     assert [job.type for job in jobs(name, text="ADD PARTITION PARTITIONS")] == [64]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [path.name for path in sorted(CAPTURES.iterdir())])
 def test_7_a_job_finishes_after_its_binlog_committed(name: str) -> None:
     committed = {ddl.job_id: ddl.commit_ts for ddl in log(name).ddls if ddl.schema_state != 1}

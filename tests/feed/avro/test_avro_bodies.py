@@ -206,6 +206,7 @@ _KINDS: list[tuple[Json, st.SearchStrategy[str]]] = [
 ]
 
 
+@pytest.mark.long
 @given(data=st.data())
 def test_rows_of_random_tables_are_read_back(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(_KINDS), unique_by=lambda kind: kind[0]["name"]["O"], max_size=6))

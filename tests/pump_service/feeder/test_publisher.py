@@ -121,6 +121,7 @@ def test_a_transaction_not_in_the_journal_is_rolled_back_and_published_again(wor
     ]
 
 
+@pytest.mark.long
 def test_uncommitted_batches_of_a_killed_process_are_rolled_back_at_every_pump(world: World) -> None:
     # S4-49 S0-51
     world.publisher.publish(SOURCE, rows(1, 2), position(2))

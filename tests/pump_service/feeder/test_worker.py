@@ -177,6 +177,7 @@ def test_a_transaction_outside_the_lists_only_moves_the_position(world: World) -
     assert world.worker.counts.left_out == 3
 
 
+@pytest.mark.long
 def test_the_worker_waits_for_an_unreachable_tracker(world: World) -> None:
     world.catalog.failures = [SourceUnavailable("the tracker cannot be reached")]
     world.feed(statement(1, "CREATE TABLE u (a INT)"))
@@ -186,6 +187,7 @@ def test_the_worker_waits_for_an_unreachable_tracker(world: World) -> None:
         threading.Event().wait(0.01)
 
 
+@pytest.mark.long
 def test_other_sources_can_use_the_catalog_while_one_waits_for_its_tracker(world: World) -> None:
     world.catalog.failures = [SourceUnavailable("the tracker cannot be reached")] * (1 << 20)
     world.feed(statement(1, "CREATE TABLE u (a INT)"))

@@ -21,6 +21,7 @@ from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from pump_service.pd import PlacementDriver
 
 
+@pytest.mark.long
 def test_concurrent_clients_never_share_a_timestamp(tmp_path: Path) -> None:  # S0-16
     with PlacementDriver(tmp_path) as driver:
         taken: list[list[tuple[int, int]]] = [[] for _ in range(4)]

@@ -141,6 +141,7 @@ def test_a_lease_gets_its_full_time_again_after_a_restart_and_then_expires(tmp_p
     assert state(store) == {}
 
 
+@pytest.mark.long
 def test_a_flipped_bit_is_an_error_and_cuts_nothing_off(tmp_path: Path) -> None:
     store = KvStore(tmp_path)
     for n in range(4):

@@ -43,6 +43,7 @@ def test_another_cluster_in_the_header_is_refused_but_members_are_answered(tmp_p
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
+@pytest.mark.long
 def test_a_client_continues_after_a_restart_with_the_clock_set_back(tmp_path: Path) -> None:  # S0-16
     driver = PlacementDriver(tmp_path, port=free_port(), now_ms=lambda: NOW).start()
     client = PdClient([driver.url])
@@ -98,6 +99,7 @@ def test_a_refused_call_does_not_affect_the_watch_of_another_thread(tmp_path: Pa
         etcd.close()
 
 
+@pytest.mark.long
 def test_a_wait_for_a_led_clock_ends_with_its_client_or_with_the_bound(tmp_path: Path) -> None:
     with PlacementDriver(tmp_path, led_from=1) as driver:
         clock, patient = ClockClient([driver.url]), PdClient([driver.url])

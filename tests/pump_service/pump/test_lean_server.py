@@ -87,6 +87,7 @@ def test_a_pull_starts_at_the_position_of_the_recorded_request(pump: Pump) -> No
         assert len(next(iter(channel.stream(PULL, recorded, idle_timeout_s=60)))) > 50
 
 
+@pytest.mark.long
 def test_many_writers_share_few_syncs_and_all_binlogs_are_pulled(pump: Pump) -> None:
     base = 470_000_000_000_000_000
     with Channel(pump.address) as channel:
@@ -98,6 +99,7 @@ def test_many_writers_share_few_syncs_and_all_binlogs_are_pulled(pump: Pump) -> 
     assert pulled == [start + 10_000 for start in starts]
 
 
+@pytest.mark.long
 def test_a_consumer_that_asks_for_blocks_gets_the_same_binlogs(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
     # Small, large and huge ones, some whose P comes long before, rollbacks, fakes, and DDL.
     monkeypatch.setattr("pump_service.pump.pull._CACHE_BYTES", 3 << 20)
@@ -236,6 +238,7 @@ def test_writes_that_wait_for_room_are_bounded(tmp_path: Path, monkeypatch: pyte
     pump.stop()
 
 
+@pytest.mark.long
 def test_a_write_that_waits_too_long_for_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pump_service.pump.lean_server._PATIENCE_S", 0.1)
     pump = Pump(tmp_path, memory_bytes=10_000)

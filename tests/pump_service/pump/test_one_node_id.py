@@ -17,6 +17,7 @@ from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
 
 
+@pytest.mark.long
 def test_a_live_holder_keeps_the_node_id_and_a_dead_one_loses_it(etcd: EtcdClient) -> None:
     first = EtcdClaim(etcd, "pump1", "store-a", "h:1", ttl_s=1)
     second = EtcdClaim(etcd, "pump1", "store-b", "h:1", ttl_s=1)
@@ -41,6 +42,7 @@ def test_a_process_on_the_same_directory_takes_over_at_once(etcd: EtcdClient) ->
         first.renew()
 
 
+@pytest.mark.long
 def test_a_holder_that_lost_contact_keeps_the_node_id_if_nobody_claimed_it(etcd: EtcdClient) -> None:
     claim = EtcdClaim(etcd, "pump1", "store-a", "h:1", ttl_s=60)
     claim.take()

@@ -155,6 +155,7 @@ def often() -> Iterator[None]:
 lives = st.lists(st.tuples(st.lists(st.integers(0, 12), max_size=25), st.integers(0, 150)), min_size=1, max_size=3)
 
 
+@pytest.mark.long
 @given(lives, st.integers(0, 2**32), st.booleans())
 @settings(max_examples=int(os.environ.get("BINLAKE_POWER_EXAMPLES", "40")), deadline=None)
 def test_no_acked_binlog_is_lost_if_the_power_fails_at_any_operation(
@@ -225,6 +226,7 @@ def test_the_faulty_disk_loses_unsynced_data(tmp_path: Path) -> None:
     assert lost > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", ["head", "mark"])
 def test_a_wrong_order_of_writes_is_detected(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, mutant: str

@@ -215,6 +215,7 @@ def test_a_young_rollback_is_proved_when_the_source_twice_has_no_record(doubting
     assert "neither lock nor write" in resolver.blocked
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["old", "no clock", "clock is down", "not sure", "a lock between"])
 @pytest.mark.usefixtures("absent_s")
 def test_absence_alone_proves_nothing(doubting: Storage, case: str) -> None:

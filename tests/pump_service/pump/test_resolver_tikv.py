@@ -247,6 +247,7 @@ def test_the_blocking_prewrite_is_shown_with_its_key_table_and_age(world: World)
     assert "1 more" in reason
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asks", [True, False])
 def test_a_pump_asks_the_tikv_of_its_cluster_without_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, asks: bool

@@ -95,6 +95,7 @@ def test_a_consumer_of_the_original_proto_gets_ordered_complete_transactions(
     assert all(entity.HasField("pos") and not entity.checksum for entity in entities)
 
 
+@pytest.mark.long
 def test_fakes_move_an_idle_pump_and_with_pd_down_the_reason_is_shown(
     make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
@@ -354,6 +355,7 @@ def test_orphans_wait_for_a_proof_and_the_reason_is_shown(make_pump: MakePump, c
     assert again.service.info().unmatched_prewrites == 0
 
 
+@pytest.mark.long
 def test_an_r_is_verified_where_there_is_a_source_to_ask(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # TiDB says rolled back, its store says committed.
     source = Source()

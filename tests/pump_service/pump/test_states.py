@@ -183,6 +183,7 @@ def test_clients_are_closed_when_the_directory_cannot_be_opened(
     assert closed == [True]
 
 
+@pytest.mark.long
 def test_close_waits_for_prewrites_and_still_accepts_their_commits(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     start = cluster.tso()

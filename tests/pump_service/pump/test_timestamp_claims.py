@@ -111,6 +111,7 @@ def test_the_timestamp_of_a_binlog_that_was_not_stored_is_free(tmp_path: Path) -
     storage.close()
 
 
+@pytest.mark.long
 def test_while_the_index_is_behind_an_old_timestamp_is_refused_for_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def test_the_binlogs_lead_to_the_expected_state(seed: int) -> None:
     assert sum(len(rows) for rows in replayed(done).values()) > 50
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("writers", [1, 4])
 def test_equal_seeds_write_equal_rows_whichever_writer_is_faster(writers: int) -> None:
     spec = Spec(seed=3, transactions=300, writers=writers, ddl_every=60, faults=ODD)
@@ -99,6 +100,7 @@ def test_a_transaction_without_a_pump_fails_and_leaves_no_row() -> None:
     assert {line["table"]: shown(line) for line in done.states() if "table" in line} == replayed(done)
 
 
+@pytest.mark.long
 def test_hot_keys_take_most_updates() -> None:
     done = run(Spec(transactions=2000, writers=1, tables=1, keyless=0, hot_keys=2, hot_share=0.9, mix=(10, 90, 0)))
     updates = Counter(

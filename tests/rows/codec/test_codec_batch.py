@@ -181,6 +181,7 @@ def test_keys_are_json() -> None:
     assert json.loads(key_text(values)) == values
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["bank", "keys"])
 def test_batches_equal_decoding_one_by_one(name: str) -> None:
     log, batch = read_log(Capture(CAPTURES / name)), MutationBatch()

@@ -83,6 +83,7 @@ def test_floats(numbers: list[float]) -> None:
     assert_values_round_trip(of_column(t.FLOAT), [float_text(n) for n in numbers])
 
 
+@pytest.mark.long
 @settings(max_examples=examples(80), deadline=None)
 @given(st.integers(1, 65).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, min(p, 30)))), st.data())
 def test_decimals_up_to_65_digits(layout: tuple[int, int], data: st.DataObject) -> None:

@@ -45,6 +45,7 @@ def binlogs(draw: st.DrawFn) -> bytes:
     return bytes(found)
 
 
+@pytest.mark.long
 @given(st.lists(binlogs(), max_size=12), st.integers(0, 3))
 @example([b""], 0)
 @settings(max_examples=examples(300), deadline=None)

@@ -130,6 +130,7 @@ def test_unusual_binlogs_are_split_alone() -> None:  # S0-20
     assert same([(7, whole), (8, whole), (9, whole)], lambda ts: other if ts == 8 else tables)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["bank", "keys"])
 def test_captures_split_the_same(name: str) -> None:
     log = read_log(Capture(CAPTURES / name))
