@@ -26,7 +26,6 @@ from deploy.setup import (
     moto,
     mysql,
     packages,
-    postgres,
 )
 from deploy.setup.common import command
 
@@ -38,13 +37,9 @@ _APICURIO: Part = ("apicurio", lambda: str(apicurio.install()))
 _MOTO: Part = ("moto", lambda: str(moto.install()))
 _ETCD: Part = ("etcd", lambda: str(etcd.install()))
 _COMPOSE: Part = ("compose", lambda: " ".join(compose.install()))
-_POSTGRES: Part = ("postgres", lambda: str(postgres.install()))
 _BYTECODE: Part = ("bytecode", bytecode.compile_once)
 _MYSQL: Part = ("mysql", lambda: " ".join(mysql.install()))
-_H2TOOLS: tuple[Part, ...] = (
-    ("nghttp2", lambda: str(h2tools.install_nghttp2())),
-    ("h2spec", h2tools.install_h2spec),
-)
+_NGHTTP2: Part = ("nghttp2", lambda: str(h2tools.install_nghttp2()))
 _BROWSER: tuple[Part, ...] = (("chromium", lambda: str(chromium.install())), ("axe", lambda: str(axe.install())))
 _CHAINS: tuple[tuple[Part, ...], ...] = (
     (("uv", lambda: str(packages.install_uv())), ("packages", packages.sync)),
@@ -66,10 +61,9 @@ def main(arguments: list[str]) -> int:
             (_KAFKA,),
             (_APICURIO,),
             (_MOTO,),
-            (_POSTGRES,),
             (_MYSQL,),
             (_COMPOSE,),
-            _H2TOOLS,
+            (_NGHTTP2,),
             _BROWSER,
         )
     )

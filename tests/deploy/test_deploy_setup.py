@@ -230,7 +230,7 @@ def test_failing_part_stops_only_its_dependents(
         "apicurio",
         "moto",
         "compose",
-        "postgres",
+        "nghttp2",
         "mysql",
     )
     parts = {name: (name, lambda name=name: f"{name} is there") for name in names}
@@ -242,9 +242,8 @@ def test_failing_part_stops_only_its_dependents(
     monkeypatch.setattr(setup, "_APICURIO", parts["apicurio"])
     monkeypatch.setattr(setup, "_MOTO", parts["moto"])
     monkeypatch.setattr(setup, "_COMPOSE", parts["compose"])
-    monkeypatch.setattr(setup, "_POSTGRES", parts["postgres"])
     monkeypatch.setattr(setup, "_MYSQL", parts["mysql"])
-    monkeypatch.setattr(setup, "_H2TOOLS", ())
+    monkeypatch.setattr(setup, "_NGHTTP2", parts["nghttp2"])
     monkeypatch.setattr(setup, "_BROWSER", ())
     assert setup.main([]) == 1
     said = capsys.readouterr()

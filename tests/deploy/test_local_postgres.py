@@ -15,7 +15,7 @@ from deploy.local.ports import HOST
 from deploy.local.postgres import Postgres
 from deploy.local.process import ProcessError, is_alive, members
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.soak]
 
 
 def test_server_listens_on_loopback_with_a_password_and_is_gone_after_stop() -> None:

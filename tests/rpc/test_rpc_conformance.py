@@ -9,23 +9,24 @@ from pathlib import Path
 import pytest
 from rpc_helpers import EMPTY, serving
 
-from deploy.setup.h2tools import environment, program
+from deploy.setup.h2tools import environment, install_h2spec, program
 
 pytestmark = pytest.mark.process
 
 
 def run(name: str, *arguments: str) -> str:
-    """The output of the tool; skips the test if it is not installed (`make setup-tests`)."""
-    found = program(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed")
+    """The output of the tool."""
+    tool = program(name)
+    assert tool is not None, f"{name} is not installed: run `make setup-tests`"
     done = subprocess.run(
-        [found, *arguments], capture_output=True, text=True, timeout=500, env=environment(), check=False
+        [tool, *arguments], capture_output=True, text=True, timeout=500, env=environment(), check=False
     )
     return done.stdout + done.stderr
 
 
+@pytest.mark.soak
 def test_h2spec_finds_no_fault() -> None:
+    install_h2spec()
     with serving() as (_, address):
         host, _, port = address.rpartition(":")
         said = run("h2spec", "-h", host, "-p", port, "-o", "3", "-P", "/page")
