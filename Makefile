@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .PHONY: help setup setup-tests demo demo-mysql test all-tests test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
 
 # The installers need only Python 3.11 and no packages. The system's Python is tried first: distributions compile it with
-# profile-guided optimisation, pyenv by default does not, and then everything takes a fifth more CPU.
+# profile-guided optimisation, pyenv by default does not, and then everything takes up to a fifth more CPU.
 # `PYTHON311=python3.11` chooses another one.
 PYTHON311 := $(shell for one in /usr/bin/python3.11 /usr/bin/python3 python3.11 python3; do \
 	"$$one" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && command -v "$$one" && break; done)
@@ -15,7 +15,6 @@ PYTEST_ARGS ?=
 # One process runs all tests of a file, and all files that share an expensive fixture (tests/support/sharing.py); the
 # most expensive files run first.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
-PARALLEL_QUICK := -n 3 --dist loadfile --no-loadscope-reorder
 BINLAKE_CAPTURES ?= tests/captures
 
 # If Python must not write bytecode next to the sources, write it to a separate folder, from the first import on:
@@ -32,7 +31,7 @@ setup:  ## Install everything missing into this checkout: uv, locked packages, D
 	@test -n "$(PYTHON311)" || { echo "error: Python 3.11 is needed (Debian: apt-get install python3.11)" >&2; exit 1; }
 	@$(PYTHON311) -m deploy.setup --without-tests
 
-setup-tests:  ## Like setup, and the tools that only tests use (etcd, PostgreSQL, HTTP/2 tools, a browser, Docker Compose)
+setup-tests:  ## Like setup, and the tools that only tests use (etcd, Kafka, MySQL, HTTP/2 tools, a browser, Docker Compose)
 	@test -n "$(PYTHON311)" || { echo "error: Python 3.11 is needed (Debian: apt-get install python3.11)" >&2; exit 1; }
 	@$(PYTHON311) -m deploy.setup
 
@@ -50,7 +49,7 @@ all-tests: setup-tests
 	@$(PYTHON) -m pytest $(PARALLEL) --draw-one-of 4 $(PYTEST_ARGS)
 
 test-quick: setup  ## Run the tests that are cheap and need no server, chosen by marks (tests/support/selection.py): one or two minutes
-	@$(PYTHON) -m pytest $(PARALLEL_QUICK) --quick $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest $(PARALLEL) --quick $(PYTEST_ARGS)
 
 mutate: setup  ## Mutation tests: change the critical modules, one step at a time; a test must fail each time (ONLY=ledger, SECONDS_AT_MOST=600)
 	@$(PYTHON) -m deploy.mutation $(ONLY) $(if $(SECONDS_AT_MOST),--seconds $(SECONDS_AT_MOST))
@@ -140,4 +139,4 @@ stop:  ## Stop everything that `make demo KEEP=1` left running
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m deploy.local.stop; else echo "nothing is running"; fi
 
 clean: stop  ## Stop everything and delete the files of the demo and the tools (not the installation of `setup`)
-	@rm -rf .local/demo .local/demo-mysql .local/pycache .local/mutation .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	@rm -rf .local/demo .local/demo-mysql .local/pycache .local/mutation .local/data-folders .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse

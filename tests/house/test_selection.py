@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support import examples
 from support.selection import is_costly_as_a_whole
 from support.sharing import TOGETHER, scope_of
 
@@ -39,6 +40,47 @@ def test_cost_of_a_test_is_that_of_its_dearest_requirement(
     pytester.makepyfile(**FILES)
     told = pytester.runpytest("--collect-only", "-q", "-p", "no:cacheprovider").outlines
     assert [line.partition("::")[2] for line in told if "::" in line] == expected
+
+
+@pytest.mark.parametrize(
+    ("cases", "expected"), [(3, 6), (4, 4), (20, 20)], ids=["few cases", "four cases", "many cases"]
+)
+def test_each_case_of_many_runs_on_one_server(pytester: pytest.Pytester, cases: int, expected: int) -> None:
+    pytester.makeconftest("""
+from support import servers
+from support.servers import pytest_generate_tests
+def pytest_collection_modifyitems(items):
+    servers.leave_other_server_to_soak(items)
+""")
+    pytester.makepyfile(f"""
+import pytest
+@pytest.fixture
+def server(): ...
+@pytest.mark.parametrize("case", range({cases}))
+def test_one(server, case): ...
+""")
+    chosen, left = (_collect(pytester, "-m", marks) for marks in ("not soak", "soak"))
+    assert len(chosen) == expected
+    assert chosen | left == {(name, str(case)) for name in ("mariadb", "mysql") for case in range(cases)}
+    assert {case for _, case in chosen} == set(map(str, range(cases)))
+    # No server is left out, so that both are tested before every merge.
+    assert {name for name, _ in chosen} == {"mariadb", "mysql"}
+
+
+def _collect(pytester: pytest.Pytester, *options: str) -> set[tuple[str, str]]:
+    """(server, case) of each test selected by `options`."""
+    lines = pytester.runpytest("--collect-only", "-q", "-p", "no:cacheprovider", *options).outlines
+    return {(found[1], found[2]) for line in lines if (found := re.search(r"\[(\w+)-(\d+)\]$", line))}
+
+
+def test_spread_takes_this_runs_share_of_all_parts_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [(n, f"case {n}") for n in range(20)]
+    monkeypatch.setattr(examples, "_share", 4)
+    assert [param.values for param in examples.spread(cases, least=2)] == [cases[n] for n in (0, 4, 8, 12, 16)]
+    assert [param.values for param in examples.spread(cases[:3], least=2)] == [cases[0], cases[1]]
+    assert [param.values for param in examples.spread(["a", "b"], least=5)] == [("a",), ("b",)]
+    monkeypatch.setattr(examples, "_share", 1)
+    assert [param.values for param in examples.spread(cases, least=2)] == cases
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import shutil
 import tempfile
@@ -32,7 +31,6 @@ __all__ = [
 
 # Free space needed for one server's files; several workers have two servers each.
 _ENOUGH = 2 << 30
-_KINDS: dict[str, type[MariaDb]] = {kind.name: kind for kind in (MariaDb, MySql)}
 
 
 @contextlib.contextmanager
@@ -55,17 +53,16 @@ def _folder(kind: type[MariaDb]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=f"binlake-{kind.name}-", dir=memory_disk(_ENOUGH)) as name:
         folder = Path(name)
         # The file names the server to its replicas and clients: each server writes its own.
-        shutil.copytree(_initialised_data(kind.name), folder / "data", ignore=shutil.ignore_patterns("auto.cnf"))
+        shutil.copytree(_initialised_data(kind), folder / "data", ignore=shutil.ignore_patterns("auto.cnf"))
         yield folder
 
 
-@functools.cache
-def _initialised_data(name: str) -> Path:
+def _initialised_data(kind: type[MariaDb]) -> Path:
     """The data folder of a new server of this version; it stays below `.local/`: making one takes up to 3 s of CPU."""
     with tempfile.TemporaryDirectory() as scratch:
-        server = _KINDS[name](Path(scratch))
+        server = kind(Path(scratch))
         target = LOCAL / "data-folders" / hashlib.sha256(server.version.encode()).hexdigest()[:16]
-        with only_one(f"data-folder-{name}"):
+        with only_one(f"data-folder-{kind.name}"):
             if not target.exists():
                 server.initialise()
                 with staged(target) as tree:
