@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -37,6 +38,18 @@ class AirflowClient:
                 texts = " | ".join(error["stack_trace"].strip().splitlines()[-1] for error in errors)
                 raise ProcessError(f"there is no DAG {dag_id} after {seconds:.0f} s; import errors: {texts or 'none'}")
             time.sleep(0.5)
+
+    def wait_for_run(self, dag_id: str, run_id: str, seconds: float) -> dict[str, Any]:
+        """Return the run when it has succeeded or failed. Raises ProcessError after `seconds`."""
+        until, state = time.monotonic() + seconds, "unknown"
+        while time.monotonic() < until:
+            # An API server that is still loading its parts answers late.
+            with contextlib.suppress(httpx.TimeoutException):
+                run = self.run(dag_id, run_id)
+                if (state := run["state"]) in ("success", "failed"):
+                    return run
+            time.sleep(0.3)
+        raise ProcessError(f"the run {run_id} of {dag_id} has not ended after {seconds:.0f} s; its state: {state}")
 
     def set_paused(self, dag_id: str, paused: bool) -> None:
         """Pause or unpause the DAG."""

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -61,14 +60,6 @@ class KeptDemo:
 
     printed: str
     airflow: AirflowClient
-
-    def wait_for_end(self, dag_id: str, run_id: str) -> dict[str, Any]:
-        """The run, once it has succeeded or failed."""
-        until = time.monotonic() + _RUN_S
-        while (run := self.airflow.run(dag_id, run_id))["state"] not in ("success", "failed"):
-            assert time.monotonic() < until, run
-            time.sleep(0.3)
-        return run
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +116,7 @@ def test_runs_are_triggered_with_a_login_and_valid_bounds_only(demo: KeptDemo) -
 def test_audit_answers_in_a_run_of_its_dag(demo: KeptDemo) -> None:  # C-07 R-46
     demo.airflow.set_paused("demo.audit", False)
     run_id = demo.airflow.trigger("demo.audit", {"what": "row", "table": "bank.acct_00", "key": ["0"]})
-    run = demo.wait_for_end("demo.audit", run_id)
+    run = demo.airflow.wait_for_run("demo.audit", run_id, _RUN_S)
     assert (run["state"], run["note"]) == ("success", 'row bank.acct_00 ["0"]: 80 changes')
     assert len(demo.airflow.xcom("demo.audit", run_id, "audit")["changes"]) == 80
 

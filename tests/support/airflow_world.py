@@ -81,12 +81,7 @@ class World:
 
     def until_ended(self, dag_id: str, run_id: str) -> dict[str, Any]:
         """Wait until the run has ended, and return it."""
-
-        def ended() -> dict[str, Any] | None:
-            run = self.client.run(dag_id, run_id)
-            return run if run["state"] in ("success", "failed") else None
-
-        return dict(self.until(f"{dag_id} ends", ended))
+        return self.client.wait_for_run(dag_id, run_id, _PATIENCE_S)
 
     def target_writes(self) -> list[str]:
         """The statements that Airflow's tasks sent to the target since the last call, except those that only read."""
