@@ -57,7 +57,8 @@ def test_unreachable_connect_server_is_retryable() -> None:
 def test_outage_timeout_covers_all_calls_together(monkeypatch: pytest.MonkeyPatch) -> None:
     # pyspark restarts its ten minutes with each call: the query, the error's details, the cleanup.
     clock = iter((100.0, 104.0, 107.9, 108.0, 112.0, 121.0))
-    monkeypatch.setattr(connect.time, "monotonic", lambda: next(clock))
+    # Not in module `time` itself, which other threads ask too.
+    monkeypatch.setattr(connect, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     policy, away = connect.Patience(), _Rpc(grpc.StatusCode.UNAVAILABLE)
     # 9 s without a failure: the next failure belongs to another outage.
     assert [policy.can_retry(away) for _ in range(6)] == [True, True, True, False, False, True]
